@@ -1,0 +1,37 @@
+# `make demo` and `make test` set up all they need in .venv, then do their work.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench clean
+
+help:  ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,dev]'
+	touch $@
+
+demo: $(READY)  ## train a federation of handwritten digits and show what federating gains and costs
+	$(BIN)/python examples/demo.py
+
+test: lint  ## every check: lint, types, tests with coverage
+	$(BIN)/pytest --cov --cov-report=term
+
+lint: $(READY)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)  ## rewrite the code in the house's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## measure speed, as ratios within one run
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove the set-up and everything made
+	rm -rf $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

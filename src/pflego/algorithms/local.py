@@ -1,0 +1,62 @@
+"""Learning alone: every client trains a model of its own and nothing is sent.
+
+    tau times   (theta_i, W_i) <- (theta_i, W_i) - beta grad l_i(W_i, theta_i)
+
+What federating is measured against. tau is `steps`, beta `client_lr`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pflego.algorithms.base import Algorithm, Reply, Round, Update
+from pflego.errors import check_positive
+from pflego.heads import HeadInit, check_head_init
+from pflego.model import Model
+from pflego.problem import Problem
+from pflego.weights import Weights, step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(Algorithm):
+    """Each client alone.
+
+    Parameters
+    ----------
+    steps
+        tau, full gradient steps a round.
+    client_lr
+        beta, their rate.
+    head_init
+        As for every method: "zeros", "uniform", or a function.
+    """
+
+    steps: int = 50
+    client_lr: float = 0.1
+    head_init: HeadInit = "zeros"
+
+    def __post_init__(self) -> None:
+        check_positive("steps", self.steps, whole=True)
+        check_positive("client_lr", self.client_lr)
+        check_head_init(self.head_init)
+
+    def init_shared(self, model: Model) -> Weights:
+        """Nothing is shared."""
+        return {}
+
+    def init_state(self, problem: Problem, seed: int) -> Weights:
+        """theta_0 and W_i."""
+        return {**problem.model.weights(), **problem.new_head(self.head_init, seed)}
+
+    def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+        """Tau gradient steps on the whole model."""
+        for _ in range(self.steps):
+            state = step(state, problem.gradient(state), self.client_lr)
+        return Update(state, message={})
+
+    def server_update(
+        self, round: Round, shared: Weights, server: Weights, replies: Sequence[Reply]
+    ) -> tuple[Weights, Weights]:
+        """Nothing to do."""
+        return shared, server

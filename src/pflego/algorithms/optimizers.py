@@ -1,0 +1,49 @@
+"""The server's optimiser, as a function from (weights, gradient, state) to (weights, state).
+
+Any optimiser of torch.optim serves; its state is a flat dictionary like everything else, "<weight>/<quantity>".
+"""
+
+from __future__ import annotations
+
+from torch import nn, optim
+
+from pflego.errors import unknown
+from pflego.weights import Weights
+
+# LBFGS evaluates the loss again and again, SparseAdam wants sparse gradients, Muon takes matrices only.
+_UNFIT = {"Optimizer", "LBFGS", "SparseAdam", "Muon"}
+OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
+    name.lower(): kind
+    for name, kind in vars(optim).items()
+    if isinstance(kind, type) and issubclass(kind, optim.Optimizer) and name not in _UNFIT
+}
+
+
+def check_optimizer(name: object) -> None:
+    """Refuse an unknown optimiser."""
+    if name not in OPTIMIZERS:
+        raise unknown("server_optimizer", str(name), OPTIMIZERS)
+
+
+def optimizer_step(
+    name: str, rate: float, weights: Weights, gradient: Weights, state: Weights
+) -> tuple[Weights, Weights]:
+    """Take one step of an optimiser."""
+    if not weights:
+        return weights, state
+    parameters = {key: nn.Parameter(weight.clone()) for key, weight in weights.items()}
+    optimizer = OPTIMIZERS[name](parameters.values(), lr=rate)  # type: ignore[call-arg]
+    for place, tensor in state.items():
+        key, _, quantity = place.rpartition("/")
+        optimizer.state[parameters[key]][quantity] = tensor.clone()
+    for key, parameter in parameters.items():
+        parameter.grad = gradient[key]
+    optimizer.step()
+    stepped = {key: parameter.detach() for key, parameter in parameters.items()}
+    kept = {
+        f"{key}/{quantity}": value
+        for key, parameter in parameters.items()
+        for quantity, value in optimizer.state[parameter].items()
+        if value is not None
+    }
+    return stepped, kept

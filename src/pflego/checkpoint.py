@@ -1,0 +1,228 @@
+"""A run's folder: what was asked for, what has happened, and where to go on.
+
+    settings.toml            everything, resolved
+    metrics.jsonl            the history, a line a round
+    checkpoint/
+      server.safetensors     round t, the shared weights, the server's optimiser
+      states/<t>.safetensors the states of the clients that changed in the rounds up to t since the file before
+    report.html
+
+A checkpoint writes only what has changed. server.safetensors is replaced last, and its round number decides:
+whatever a killed run wrote beyond it is dropped on resuming and done again. A client's state is in the newest
+file that names it; a file no client needs any more is deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import quote, unquote
+
+import tomli_w
+
+from pflego.errors import FolderError, UserError
+from pflego.federation import ClientId
+from pflego.files import read_tensors, write_atomically, write_tensors
+from pflego.weights import Weights
+
+HistoryRow: TypeAlias = dict[str, float | int | None]
+Settings: TypeAlias = dict[str, object]
+
+RECORD = "record"  # the table of settings.toml that nobody sets: versions and fingerprints
+_MAY_DIFFER = {"rounds", "device", "out"}  # a run may go on for longer, or elsewhere
+
+
+@dataclass
+class Checkpoint:
+    """Where to go on: everything as it was after a round."""
+
+    round: int
+    shared: Weights
+    server: Weights
+    states: dict[str, Weights]  # by str(id)
+    history: list[HistoryRow]
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._server = path / "checkpoint" / "server.safetensors"
+        self._states = path / "checkpoint" / "states"
+        self._metrics = path / "metrics.jsonl"
+        self._newest: dict[str, int] = {}  # the round of the file with a client's newest state
+        self._needed: Counter[int] = Counter()  # how many clients need the file of a round
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / "settings.toml").exists() or self._server.exists()
+
+    def begin(self, settings: Settings) -> None:
+        """Start a new run here; refuse if there is one already."""
+        if self.exists:
+            raise FolderError(
+                f"{self.path} already holds a run: resume it (resume=True, --resume) or choose another folder"
+            )
+        try:
+            self._states.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FolderError(f"cannot write to the folder {self.path}: {error.strerror or error}") from error
+        self._forget_beyond(0, [])
+        self._write_settings(settings)
+
+    def resume(self, settings: Settings) -> Checkpoint | None:
+        """Go on with the run here; refuse other settings. None: it was stopped before its first checkpoint."""
+        if not self.exists:
+            self.begin(settings)
+            return None
+        old = self.settings()
+        if differences := _differences(old, settings):
+            raise UserError(f"{self.path} was started with other settings: {'; '.join(differences)}")
+        checkpoint = self.load()
+        rounds = settings.get("rounds")
+        if checkpoint is not None and isinstance(rounds, int) and checkpoint.round > rounds:
+            raise UserError(
+                f"{self.path} is already at round {checkpoint.round}, past the {rounds} asked for"
+            )
+        self._states.mkdir(parents=True, exist_ok=True)
+        if checkpoint is None:
+            self._forget_beyond(0, [])
+        else:
+            self._forget_beyond(checkpoint.round, checkpoint.history)
+        self._write_settings({**old, **{key: settings[key] for key in _MAY_DIFFER & settings.keys()}})
+        return checkpoint
+
+    def settings(self) -> Settings:
+        """Read settings.toml."""
+        path = self.path / "settings.toml"
+        try:
+            return tomllib.loads(path.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise FolderError(f"{path} cannot be read and was left as it is: {error}") from error
+
+    def load(self) -> Checkpoint | None:
+        """Read the checkpoint, all of it, without changing anything."""
+        if not self._server.exists():
+            return None
+        tensors, facts = read_tensors(self._server)
+        if not facts.get("round", "").isdigit():
+            raise FolderError(f"{self._server} is no run's checkpoint and was left as it is")
+        round = int(facts["round"])
+        states: dict[str, Weights] = {}
+        self._newest, self._needed = {}, Counter()
+        for file in self._state_files():
+            if int(file.stem) <= round:
+                changed = _split(read_tensors(file)[0])
+                states.update(changed)
+                self._track(changed, int(file.stem))
+        parts = _split(tensors)
+        return Checkpoint(
+            round, parts.get("shared", {}), parts.get("server", {}), states, self._history(round)
+        )
+
+    def append(self, row: HistoryRow) -> None:
+        """Add a round to metrics.jsonl, at once."""
+        with self._metrics.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def save(self, round: int, shared: Weights, server: Weights, changed: Mapping[ClientId, Weights]) -> None:
+        """Write a checkpoint: the states that changed since the last one, then the server's side."""
+        named = {str(id): state for id, state in changed.items() if state}
+        if named:
+            write_tensors(self._states / f"{round:08}.safetensors", _join(named), {"round": str(round)})
+        write_tensors(self._server, _join({"shared": shared, "server": server}), {"round": str(round)})
+        for spent in self._track(named, round):
+            (self._states / f"{spent:08}.safetensors").unlink(missing_ok=True)
+
+    def _track(self, changed: Mapping[str, Weights], round: int) -> set[int]:
+        """Note where the newest states are; give the rounds whose files nobody needs any more."""
+        left = {self._newest[id] for id in changed if id in self._newest}
+        self._needed.subtract(self._newest[id] for id in changed if id in self._newest)
+        self._newest.update(dict.fromkeys(changed, round))
+        self._needed[round] += len(changed)
+        return {old for old in left if self._needed[old] == 0}
+
+    def _state_files(self) -> list[Path]:
+        return sorted(file for file in self._states.glob("*.safetensors") if file.stem.isdigit())
+
+    def _history(self, rounds: int) -> list[HistoryRow]:
+        lines = self._metrics.read_text().splitlines() if self._metrics.exists() else []
+        try:
+            history: list[HistoryRow] = [json.loads(line) for line in lines[:rounds]]
+        except json.JSONDecodeError as error:
+            raise FolderError(f"{self._metrics} is damaged and was left as it is: {error}") from error
+        if [row.get("round") for row in history] != list(range(1, rounds + 1)):
+            raise FolderError(
+                f"{self._metrics} is damaged and was left as it is: rounds 1 to {rounds} are not all there"
+            )
+        return history
+
+    def _forget_beyond(self, round: int, history: list[HistoryRow]) -> None:
+        for file in self._state_files():
+            if int(file.stem) > round:
+                file.unlink()
+        write_atomically(self._metrics, "".join(json.dumps(row) + "\n" for row in history).encode())
+
+    def _write_settings(self, settings: Settings) -> None:
+        write_atomically(self.path / "settings.toml", tomli_w.dumps(_plain(settings)).encode())
+
+
+def record(federation: str, model: str) -> dict[str, str]:
+    """Note what a run was made with: fingerprints and versions."""
+    return {
+        "federation": federation,
+        "model": model,
+        "pflego": version("pflego"),
+        "torch": version("torch"),
+        "python": platform.python_version(),
+    }
+
+
+def _plain(settings: Settings) -> Settings:
+    """Leave out what is not set: TOML has no null."""
+    return {
+        key: _plain(value) if isinstance(value, dict) else value
+        for key, value in settings.items()
+        if value is not None
+    }
+
+
+def _differences(old: Settings, new: Settings) -> list[str]:
+    """Say which settings differ, in words."""
+    before, after = tomllib.loads(tomli_w.dumps(_plain(old))), tomllib.loads(tomli_w.dumps(_plain(new)))
+    was, now = before.pop(RECORD, {}), after.pop(RECORD, {})
+    words = [
+        f"{key} was {before.get(key, 'not set')!r}, is now {after.get(key, 'not set')!r}"
+        for key in sorted((before.keys() | after.keys()) - _MAY_DIFFER)
+        if before.get(key) != after.get(key)
+    ]
+    for key, what in [("federation", "the clients or their data"), ("model", "the model's starting weights")]:
+        if was.get(key) != now.get(key):
+            words.append(f"{what} are not the same")
+    return words
+
+
+def _join(parts: Mapping[str, Weights]) -> Weights:
+    return {
+        f"{quote(part, safe='')}/{name}": t for part, weights in parts.items() for name, t in weights.items()
+    }
+
+
+def _split(tensors: Weights) -> dict[str, Weights]:
+    parts: dict[str, Weights] = {}
+    for place, tensor in tensors.items():
+        part, _, name = place.partition("/")
+        parts.setdefault(unquote(part), {})[name] = tensor
+    return parts

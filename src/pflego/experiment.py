@@ -1,0 +1,114 @@
+"""An experiment from plain settings: the same names on the command line, in TOML files and in a run's record."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pflego import models
+from pflego.algorithms import ALGORITHMS, Algorithm
+from pflego.callbacks import Callback
+from pflego.checkpoint import RECORD, Settings
+from pflego.data import DEFAULT_CLIENTS, load
+from pflego.errors import UserError, unknown
+from pflego.federation import Federation
+from pflego.model import Model
+from pflego.participation import parse
+from pflego.run import Run
+from pflego.training import train
+
+DEFAULTS: Settings = {
+    "data": "digits",
+    "clients": DEFAULT_CLIENTS,
+    "model": "mlp",
+    "algorithm": "pflego",
+    "participation": "everyone",
+    "rounds": 100,
+    "seed": 0,
+    "evaluate_every": 10,
+    "device": "auto",
+}
+_OPTIONAL = {"classes_per_client", "data_dir", "data_seed", "model_seed", "out", "checkpoint_every"}
+
+
+def read_settings(path: Path) -> Settings:
+    """Read a TOML file of settings, without the record a run adds to its own."""
+    try:
+        settings = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+    settings.pop(RECORD, None)
+    return settings
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A federation, a model and a method, ready to train."""
+
+    settings: Settings
+    federation: Federation
+    model: Model
+    algorithm: Algorithm
+
+    @classmethod
+    def build(cls, given: Mapping[str, object]) -> Experiment:
+        """Fill in what is not given, refuse what is not known, and make the parts."""
+        settings: dict[str, Any] = {**DEFAULTS, **given}
+        algorithm = build_algorithm(settings)
+        known = {*DEFAULTS, *_OPTIONAL, *(field.name for field in fields(algorithm))}
+        for name in settings.keys() - known:
+            raise _unknown_setting(name, algorithm, known)
+        federation = load(
+            settings["data"],
+            clients=settings["clients"],
+            classes_per_client=settings.get("classes_per_client"),
+            seed=settings.get("data_seed", settings["seed"]),
+            data_dir=settings.get("data_dir"),
+        )
+        shape = tuple(federation[0].x_train.shape[1:])
+        model = models.build(settings["model"], shape, seed=settings.get("model_seed", settings["seed"]))
+        return cls(settings, federation, model, algorithm)
+
+    def train(
+        self, *, resume: bool = False, callbacks: Sequence[Callback] = (), progress: bool | None = None
+    ) -> Run:
+        """Train it."""
+        settings: dict[str, Any] = dict(self.settings)
+        return train(
+            self.federation,
+            self.model,
+            self.algorithm,
+            rounds=settings["rounds"],
+            participation=parse(settings["participation"]),
+            seed=settings["seed"],
+            evaluate_every=settings["evaluate_every"],
+            out=settings.get("out"),
+            resume=resume,
+            device=settings["device"],
+            checkpoint_every=settings.get("checkpoint_every", 1),
+            callbacks=callbacks,
+            progress=progress,
+        )
+
+
+def build_algorithm(settings: Mapping[str, Any]) -> Algorithm:
+    """Make the method the settings name, with those of its hyperparameters that they set."""
+    name = str(settings["algorithm"]).lower()
+    if name not in ALGORITHMS:
+        raise unknown("algorithm", name, ALGORITHMS)
+    kind = ALGORITHMS[name]
+    own = {field.name for field in fields(kind)}
+    return kind(**{key: value for key, value in settings.items() if key in own})
+
+
+def _unknown_setting(name: str, algorithm: Algorithm, known: set[str]) -> UserError:
+    elsewhere = [kind for kind in ALGORITHMS.values() if name in {field.name for field in fields(kind)}]
+    if elsewhere:
+        own = ", ".join(sorted(field.name for field in fields(algorithm)))
+        return UserError(f"{algorithm.name} has no setting {name!r}; its own are {own}")
+    return unknown("setting", name, known)

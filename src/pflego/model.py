@@ -1,0 +1,180 @@
+"""What is shared and what is personal: a backbone for everybody, a head for each client."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+
+from pflego.errors import UserError
+from pflego.heads import HEAD, LinearHead
+from pflego.weights import Weights
+
+
+class Model:
+    """A backbone phi(x; theta) with M outputs and a linear head W, (K, M + 1), on top of it.
+
+    Parameters
+    ----------
+    backbone
+        Any module that maps a batch to (samples, features). Its trainable parameters are theta and their
+        present values theta_0; training works on copies and leaves the module alone. Frozen parameters and
+        buffers are constants: they are not trained and not sent.
+    features
+        M, the number of its outputs.
+
+    >>> Model(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU()), features=32).names
+    ('1.weight', '1.bias')
+    """
+
+    def __init__(
+        self, backbone: nn.Module, features: int, *, source: Mapping[str, object] | None = None
+    ) -> None:
+        if not isinstance(backbone, nn.Module):
+            raise UserError(f"a backbone must be a torch.nn.Module, not {type(backbone).__name__}")
+        if not isinstance(features, int) or features < 1:
+            raise UserError(f"features must be the number of the backbone's outputs, not {features!r}")
+        self.backbone = backbone
+        self.features = features
+        self.head = LinearHead(features)
+        self.source = dict(source or {"model": type(backbone).__name__})
+        self.names = tuple(name for name, p in backbone.named_parameters() if p.requires_grad)
+        if HEAD in self.names:
+            raise UserError(f"the backbone has a parameter called {HEAD!r}, the name of the heads: rename it")
+        tensors = [*backbone.parameters(), *backbone.buffers()]
+        floating = [t.dtype for t in tensors if t.is_floating_point()]
+        self.dtype = floating[0] if floating else torch.get_default_dtype()
+        self._constants = {
+            name: tensor.detach()
+            for name, tensor in [*backbone.named_parameters(), *backbone.named_buffers()]
+            if name not in self.names
+        }
+
+    def weights(self) -> Weights:
+        """Copy theta as it is now."""
+        parameters = dict(self.backbone.named_parameters())
+        return {name: parameters[name].detach().clone() for name in self.names}
+
+    def to(self, device: torch.device) -> Model:
+        """Give the same model with its constants on a device."""
+        if all(tensor.device == device for tensor in [*self.backbone.parameters(), *self.backbone.buffers()]):
+            return self
+        return Model(copy.deepcopy(self.backbone).to(device), self.features, source=self.source)
+
+    def prepare(self, x: Tensor, device: torch.device | None = None) -> Tensor:
+        """Turn stored inputs into what the backbone takes: bytes become [0, 1], floats the model's own type."""
+        x = x.to(device)
+        if x.dtype == torch.uint8:
+            return x.to(self.dtype) / 255
+        return x.to(self.dtype) if x.is_floating_point() else x
+
+    def phi(self, weights: Weights, x: Tensor) -> Tensor:
+        """Features of prepared inputs, (samples, M)."""
+        theta = {name: weights[name] for name in self.names}
+        features: Tensor = functional_call(self.backbone, {**self._constants, **theta}, (x,))
+        return features
+
+    def outputs(self, weights: Weights, x: Tensor) -> Tensor:
+        """Outputs of backbone and head together, (samples, K)."""
+        return self.head.outputs(weights, self.phi(weights, x))
+
+    def check(self, x: Tensor) -> None:
+        """Refuse a backbone whose features are not a function of theta and of each sample alone."""
+        for name, module in self.backbone.named_modules():
+            random = isinstance(module, _DropoutNd) and module.p > 0
+            mixing = isinstance(module, _NormBase)
+            if module.training and (random or mixing):
+                why = "draws at random" if random else "normalises with the statistics of the batch"
+                raise UserError(
+                    f"the backbone's {type(module).__name__} ({name}) is in training mode, where it {why}; "
+                    f"features are computed once a round and reused, so they must depend on the weights and "
+                    f"the sample alone. Call backbone.eval() first, or use "
+                    f"{'no dropout' if random else 'GroupNorm or LayerNorm'}"
+                )
+        before = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()}
+        with torch.no_grad(), torch.random.fork_rng():
+            prepared, weights = self.prepare(x), self.weights()
+            features = _attempt(lambda: self.phi(weights, prepared), x)
+            if features.shape != (len(x), self.features):
+                raise UserError(
+                    f"the backbone maps a batch of shape {tuple(x.shape)} to {tuple(features.shape)}, but "
+                    f"features={self.features} promises ({len(x)}, {self.features})"
+                )
+            again = self.phi(weights, prepared)
+            alone = torch.cat([self.phi(weights, row) for row in torch.split(prepared, 1)])
+        if not torch.equal(features, again):
+            raise UserError(
+                "the backbone gave two different answers for the same batch: features are computed once a round "
+                "and reused, so it must not draw at random. Call backbone.eval(), or take the randomness out"
+            )
+        if any(not torch.equal(buffer, before[name]) for name, buffer in self.backbone.named_buffers()):
+            raise UserError(
+                "the backbone changed one of its buffers in a forward pass: call backbone.eval() first"
+            )
+        scale = features.abs().max().clamp(min=torch.finfo(features.dtype).tiny)
+        if (features - alone).abs().max() > 1e-2 * scale:
+            raise UserError(
+                "a sample's features depend on the other samples in its batch (batch statistics?): the backbone "
+                "must treat every sample on its own. Call backbone.eval(), or use GroupNorm or LayerNorm"
+            )
+
+    def fingerprint(self) -> str:
+        """Digest theta's names, shapes and present values: tells one starting point from another."""
+        digest = blake2b(digest_size=12)
+        for name, tensor in self.weights().items():
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\0".encode())
+            digest.update(
+                tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+            )
+        return digest.hexdigest()
+
+    def personal(self, weights: Weights, classes: Tensor) -> PersonalModel:
+        """Build the module a client takes home: backbone and head with these weights."""
+        backbone = copy.deepcopy(self.backbone).cpu()
+        with torch.no_grad():
+            for name, parameter in backbone.named_parameters():
+                if name in self.names:
+                    parameter.copy_(weights[name])
+        return PersonalModel(backbone, self.head.module({HEAD: weights[HEAD].cpu()}), classes, self.prepare)
+
+
+class PersonalModel(nn.Module):
+    """A client's own model: raw inputs in, outputs (logits or predictions) out."""
+
+    def __init__(
+        self, backbone: nn.Module, head: nn.Module, classes: Tensor, prepare: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.register_buffer("classes", classes)
+        self._prepare = prepare
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give a score a class in the order of `classes`, or the predicted numbers in regression."""
+        outputs: Tensor = self.head(self.backbone(self._prepare(x)))
+        return outputs
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """Give the predicted classes by their ids, or the predicted numbers in regression."""
+        outputs = self(x)
+        classes = self.get_buffer("classes")
+        return classes[outputs.argmax(dim=1)] if len(classes) else outputs
+
+
+def _attempt(forward: Callable[[], Tensor], x: Tensor) -> Tensor:
+    try:
+        return forward()
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"the backbone cannot take this federation's inputs, a batch of shape {tuple(x.shape)}: {reason}"
+        ) from error

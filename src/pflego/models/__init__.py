@@ -1,0 +1,36 @@
+"""Backbones, by the names of settings files and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import torch
+from torch import nn
+
+from pflego.errors import unknown
+from pflego.model import Model
+from pflego.models.mlp import mlp
+from pflego.randomness import entropy
+
+# From the shape of a sample to a backbone and the number of its features.
+BACKBONES: dict[str, Callable[[Sequence[int]], tuple[nn.Module, int]]] = {
+    "mlp": lambda shape: (mlp(prod(shape)), 200),
+}
+
+
+def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
+    """Build a named model for samples of a shape, its first weights a function of the seed.
+
+    >>> build("mlp", (64,), seed=1).features
+    200
+    """
+    if name not in BACKBONES:
+        raise unknown("model", name, BACKBONES)
+    with torch.random.fork_rng():
+        torch.manual_seed(entropy(seed, "backbone") >> 64)
+        backbone, features = BACKBONES[name](shape)
+    return Model(backbone, features, source={"model": name})
+
+
+__all__ = ["BACKBONES", "build", "mlp"]

@@ -1,0 +1,28 @@
+"""Every random draw as a function of (seed, purpose, round, client).
+
+No generator lives longer than the draw it was made for. So a run does not depend on where client work is
+done, on the order of clients, or on when it was interrupted.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+import torch
+
+
+def entropy(seed: int, purpose: str, *, round: int = 0, client: object = "") -> int:
+    """127 bits that differ whenever any argument does."""
+    key = "\0".join([str(seed), purpose, str(round), str(client)])
+    return int.from_bytes(blake2b(key.encode(), digest_size=16).digest(), "big") >> 1
+
+
+def numpy_generator(seed: int, purpose: str, *, round: int = 0, client: object = "") -> np.random.Generator:
+    """Give the generator for draws of indices: cohorts, partitions, splits."""
+    return np.random.default_rng(entropy(seed, purpose, round=round, client=client))
+
+
+def torch_generator(seed: int, purpose: str, *, round: int = 0, client: object = "") -> torch.Generator:
+    """Give the generator for draws of weights."""
+    return torch.Generator().manual_seed(entropy(seed, purpose, round=round, client=client) >> 64)

@@ -1,0 +1,90 @@
+"""What training leaves: weights, states, history, and what can be asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from pflego.algorithms.base import Algorithm
+from pflego.checkpoint import HistoryRow, Settings
+from pflego.evaluation import Row, Score
+from pflego.federation import ClientId, Federation
+from pflego.model import Model, PersonalModel
+from pflego.problem import Problem
+from pflego.weights import Weights
+
+
+@dataclass
+class Run:
+    """A training run.
+
+    Attributes
+    ----------
+    shared
+        The server's weights, by the backbone's own parameter names.
+    states
+        Each client's own state, by its id. "head" is (K_i, M + 1): the bias in the last column, rows in
+        ascending order of the client's classes.
+    history
+        A dictionary a round: round, participants (how many), loss (over the participants, after their last
+        step), participants_accuracy, everyone_accuracy (where evaluated), seconds (client and server work),
+        bytes_up, bytes_down, forward_passes and backward_passes (over its own data, that a participant made).
+        In regression, rmse takes the place of accuracy. None where there is nothing to say: nobody took part,
+        or nobody who did has test data.
+    """
+
+    federation: Federation
+    model: Model
+    algorithm: Algorithm
+    shared: Weights
+    states: Mapping[ClientId, Weights]
+    settings: Settings
+    device: torch.device
+    history: list[HistoryRow] = field(default_factory=list)
+    folder: Path | None = None
+
+    def evaluate(self, adapt: bool = False) -> list[Row]:
+        """Try every client's model on its own test data, a row a client.
+
+        Parameters
+        ----------
+        adapt
+            Let each client first take its local head steps against the present backbone, as it would before
+            using it. Nothing is stored.
+        """
+        metric = self.federation.task.metric
+        rows: list[Row] = []
+        for id, score in zip(self.federation.ids, self.scores(adapt=adapt), strict=True):
+            row: Row = {"id": id, "samples": score.samples, "loss": score.loss}
+            row[metric] = score.figure(self.federation.task)  # type: ignore[literal-required]
+            rows.append(row)
+        return rows
+
+    def scores(self, *, adapt: bool = False) -> list[Score]:
+        """Give every client's test result, in the order of the federation."""
+        model = self.model.to(self.device)
+        scores = []
+        for position in range(len(self.federation)):
+            problem = Problem(self.federation[position], model, self.federation.task, self.device)
+            scores.append(problem.test(self._personal(problem, adapt=adapt)))
+        return scores
+
+    def personal_model(self, id: ClientId) -> PersonalModel:
+        """Build a client's own model, backbone and head, as a module."""
+        problem = Problem(self.federation.client(id), self.model, self.federation.task, torch.device("cpu"))
+        return self.model.personal(self._personal(problem), problem.classes)
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page to look at: curves, clients and cost, in one HTML file that opens offline."""
+        from pflego.report import write_report
+
+        return write_report(self, Path(path))
+
+    def _personal(self, problem: Problem, *, adapt: bool = False) -> Weights:
+        state = {name: tensor.to(problem.device) for name, tensor in self.states[problem.client.id].items()}
+        if adapt:
+            state = self.algorithm.adapt(self.shared, state, problem)
+        return self.algorithm.personal(self.shared, state)

@@ -1,0 +1,112 @@
+"""What is learned: the loss of a client, its gradient in closed form, and the figure people read.
+
+z are a model's outputs and t its targets, both (samples, outputs). Every loss is a mean over the n samples,
+eq. (clientloss), and every task here has a gradient of the form (link(z) - t) / n with respect to z.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class Task(Protocol):
+    """What heads, evaluation and reports ask of a task."""
+
+    metric: ClassVar[str]  # the name of the figure: history has participants_<metric> and everyone_<metric>
+    higher_is_better: ClassVar[bool]
+
+    def targets(self, y: Tensor, classes: Tensor, dtype: torch.dtype) -> Tensor:
+        """t, (samples, outputs), from labels."""
+        ...
+
+    def known(self, targets: Tensor) -> bool:
+        """Whether any of the samples has a loss."""
+        ...
+
+    def loss(self, z: Tensor, targets: Tensor) -> Tensor:
+        """Mean loss over the samples."""
+        ...
+
+    def residual(self, z: Tensor, targets: Tensor) -> Tensor:
+        """link(z) - t, which is n times the gradient of the loss with respect to z."""
+        ...
+
+    def scores(self, z: Tensor, targets: Tensor) -> Tensor:
+        """One number a sample, whose mean `figure` turns into the metric."""
+        ...
+
+    def figure(self, mean_score: float) -> float:
+        """The metric, from the mean of the scores."""
+        ...
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Softmax cross-entropy: loss = mean(logsumexp(z) - z_y), link = softmax, t = onehot(y).
+
+    A sample whose class has no output has a row of zeros in t. It has no loss, and counts as an error.
+    """
+
+    metric: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+
+    def targets(self, y: Tensor, classes: Tensor, dtype: torch.dtype) -> Tensor:
+        """onehot(y), a column a class."""
+        return (y[:, None] == classes).to(dtype)
+
+    def known(self, targets: Tensor) -> bool:
+        """Whether any sample's class has an output."""
+        return bool(targets.any())
+
+    def loss(self, z: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy, over the samples whose class has an output."""
+        return -(functional.log_softmax(z, dim=1) * targets).sum() / targets.sum()
+
+    def residual(self, z: Tensor, targets: Tensor) -> Tensor:
+        """softmax(z) - onehot(y)."""
+        return torch.softmax(z, dim=1).sub_(targets)
+
+    def scores(self, z: Tensor, targets: Tensor) -> Tensor:
+        """1 where the largest output is the right one."""
+        return targets.gather(1, z.argmax(dim=1, keepdim=True)).squeeze(1)
+
+    def figure(self, mean_score: float) -> float:
+        """Accuracy, 0 to 1."""
+        return mean_score
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Squared error: loss = mean(|z - t|^2) / 2, link = identity, t = y."""
+
+    metric: ClassVar[str] = "rmse"
+    higher_is_better: ClassVar[bool] = False
+
+    def targets(self, y: Tensor, classes: Tensor, dtype: torch.dtype) -> Tensor:
+        """The numbers themselves, a column an output."""
+        return y.reshape(len(y), -1).to(dtype)
+
+    def known(self, targets: Tensor) -> bool:
+        """Any number has a loss."""
+        return True
+
+    def loss(self, z: Tensor, targets: Tensor) -> Tensor:
+        """Half the mean squared distance."""
+        return (z - targets).square().sum(dim=1).mean() / 2
+
+    def residual(self, z: Tensor, targets: Tensor) -> Tensor:
+        """Z - y."""
+        return z - targets
+
+    def scores(self, z: Tensor, targets: Tensor) -> Tensor:
+        """Squared distance, averaged over the outputs."""
+        return (z - targets).square().mean(dim=1)
+
+    def figure(self, mean_score: float) -> float:
+        """Root mean squared error, in the unit of the targets."""
+        return float(mean_score**0.5)

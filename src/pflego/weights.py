@@ -1,0 +1,46 @@
+"""The one data structure: a flat dictionary of named tensors.
+
+The server's weights, a client's state, an optimiser's state and a message are all of this kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Weights: TypeAlias = dict[str, Tensor]
+
+
+def nbytes(weights: Weights) -> int:
+    """Count the bytes the tensors hold, which is what they cost on the wire."""
+    return sum(tensor.nbytes for tensor in weights.values())
+
+
+def weighted_sum(terms: Iterable[tuple[float, Weights]]) -> Weights:
+    """Add up factor * weights, in the order given.
+
+    >>> weighted_sum([(0.25, {"w": torch.tensor(4.0)}), (0.75, {"w": torch.tensor(8.0)})])
+    {'w': tensor(7.)}
+    """
+    total: Weights = {}
+    for factor, weights in terms:
+        for name, tensor in weights.items():
+            total[name] = total[name].add(tensor, alpha=factor) if name in total else tensor * factor
+    return total
+
+
+def step(weights: Weights, gradient: Weights, rate: float) -> Weights:
+    """Take one gradient step, leaving what has no gradient as it is.
+
+    >>> step({"w": torch.tensor(1.0)}, {"w": torch.tensor(2.0)}, 0.25)
+    {'w': tensor(0.5000)}
+    """
+    return {name: w.sub(gradient[name], alpha=rate) if name in gradient else w for name, w in weights.items()}
+
+
+def to(weights: Weights, device: torch.device) -> Weights:
+    """Move every tensor to a device."""
+    return {name: tensor.to(device) for name, tensor in weights.items()}
