@@ -21,6 +21,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeAlias
@@ -61,6 +62,7 @@ class RunFolder:
         self._metrics = path / "metrics.jsonl"
         self._newest: dict[str, int] = {}  # the round of the file with a client's newest state
         self._needed: Counter[int] = Counter()  # how many clients need the file of a round
+        self._written = blake2b(digest_size=16)  # over the lines of metrics.jsonl
 
     @property
     def exists(self) -> bool:
@@ -107,7 +109,7 @@ class RunFolder:
         path = self.path / "settings.toml"
         try:
             return tomllib.loads(path.read_text())
-        except (OSError, tomllib.TOMLDecodeError) as error:
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise FolderError(f"{path} cannot be read and was left as it is: {error}") from error
 
     def load(self) -> Checkpoint | None:
@@ -126,14 +128,15 @@ class RunFolder:
                 states.update(changed)
                 self._track(changed, int(file.stem))
         parts = _split(tensors)
-        return Checkpoint(
-            round, parts.get("shared", {}), parts.get("server", {}), states, self._history(round)
-        )
+        history = self._history(round, facts.get("history", ""))
+        return Checkpoint(round, parts.get("shared", {}), parts.get("server", {}), states, history)
 
     def append(self, row: HistoryRow) -> None:
         """Add a round to metrics.jsonl, at once."""
-        with self._metrics.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        line = _line(row)
+        self._written.update(line)
+        with self._metrics.open("ab") as file:
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
 
@@ -142,7 +145,8 @@ class RunFolder:
         named = {str(id): state for id, state in changed.items() if state}
         if named:
             write_tensors(self._states / f"{round:08}.safetensors", _join(named), {"round": str(round)})
-        write_tensors(self._server, _join({"shared": shared, "server": server}), {"round": str(round)})
+        facts = {"round": str(round), "history": self._written.hexdigest()}
+        write_tensors(self._server, _join({"shared": shared, "server": server}), facts)
         for spent in self._track(named, round):
             (self._states / f"{spent:08}.safetensors").unlink(missing_ok=True)
 
@@ -157,23 +161,23 @@ class RunFolder:
     def _state_files(self) -> list[Path]:
         return sorted(file for file in self._states.glob("*.safetensors") if file.stem.isdigit())
 
-    def _history(self, rounds: int) -> list[HistoryRow]:
-        lines = self._metrics.read_text().splitlines() if self._metrics.exists() else []
-        try:
-            history: list[HistoryRow] = [json.loads(line) for line in lines[:rounds]]
-        except json.JSONDecodeError as error:
-            raise FolderError(f"{self._metrics} is damaged and was left as it is: {error}") from error
-        if [row.get("round") for row in history] != list(range(1, rounds + 1)):
+    def _history(self, rounds: int, digest: str) -> list[HistoryRow]:
+        lines = (
+            self._metrics.read_bytes().splitlines(keepends=True)[:rounds] if self._metrics.exists() else []
+        )
+        self._written = blake2b(b"".join(lines), digest_size=16)
+        if self._written.hexdigest() != digest:
             raise FolderError(
-                f"{self._metrics} is damaged and was left as it is: rounds 1 to {rounds} are not all there"
+                f"{self._metrics} is damaged and was left as it is: "
+                f"its first {rounds} lines are not those of the checkpoint"
             )
-        return history
+        return [json.loads(line) for line in lines]
 
     def _forget_beyond(self, round: int, history: list[HistoryRow]) -> None:
         for file in self._state_files():
             if int(file.stem) > round:
                 file.unlink()
-        write_atomically(self._metrics, "".join(json.dumps(row) + "\n" for row in history).encode())
+        write_atomically(self._metrics, b"".join(map(_line, history)))
 
     def _write_settings(self, settings: Settings) -> None:
         write_atomically(self.path / "settings.toml", tomli_w.dumps(_plain(settings)).encode())
@@ -212,6 +216,10 @@ def _differences(old: Settings, new: Settings) -> list[str]:
         if was.get(key) != now.get(key):
             words.append(f"{what} are not the same")
     return words
+
+
+def _line(row: HistoryRow) -> bytes:
+    return json.dumps(row).encode() + b"\n"
 
 
 def _join(parts: Mapping[str, Weights]) -> Weights:

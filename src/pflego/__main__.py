@@ -1,0 +1,5 @@
+"""python -m pflego is the pflego command."""
+
+from pflego.cli import main
+
+main()
