@@ -68,22 +68,26 @@ def test_a_client_without_training_data_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "labels"), [(X, Y[:2]), (X[:2], Y), (X, np.array(3)), (np.array(3.0), Y)], ids=str
+    ("inputs", "labels"),
+    [(X, Y[:2]), (X[:2], Y), (X, np.array(3)), (np.array(3.0), Y)],
+    ids=["fewer labels", "fewer inputs", "one label", "one input"],
 )
 def test_inputs_and_labels_of_different_lengths_are_refused(
     inputs: npt.NDArray[Any], labels: npt.NDArray[Any]
 ) -> None:
-    with pytest.raises(UserError, match="training data: .* inputs but .* labels"):
+    with pytest.raises(UserError, match=r"training data: .* inputs but .* labels"):
         Client("a", inputs, labels)
 
 
 @pytest.mark.parametrize(
-    ("inputs", "labels"), [(X, Y[:2]), (X[:0], Y), (X, Y[:0]), (np.array(3.0), np.array(3))], ids=str
+    ("inputs", "labels"),
+    [(X, Y[:2]), (X[:0], Y), (X, Y[:0]), (np.array(3.0), np.array(3))],
+    ids=["fewer labels", "no inputs", "no labels", "no dimension"],
 )
 def test_test_inputs_and_labels_of_different_lengths_are_refused(
     inputs: npt.NDArray[Any], labels: npt.NDArray[Any]
 ) -> None:
-    with pytest.raises(UserError, match="test data: .* inputs but .* labels"):
+    with pytest.raises(UserError, match=r"test data: .* inputs but .* labels"):
         Client("a", X, Y, inputs, labels)
 
 
@@ -134,7 +138,9 @@ def test_one_sample_is_enough() -> None:
     assert Client("a", X[:1], Y[:1]).classes.tolist() == [4]
 
 
-@pytest.mark.parametrize("kind", ["bool", "uint8", "int16", "uint16", "int64", "float16", "float64", ">f4", ">i2"])
+@pytest.mark.parametrize(
+    "kind", ["bool", "uint8", "int16", "uint16", "int64", "float16", "float64", ">f4", ">i2"]
+)
 def test_arrays_of_every_kind_of_number_keep_their_values(kind: str) -> None:
     x = np.array([[0, 1], [1, 1], [1, 0]]).astype(kind)
     assert Client("a", x, Y).x_train.tolist() == x.tolist()
@@ -209,7 +215,9 @@ def test_mixed_tasks_are_refused() -> None:
 
 
 def test_clients_of_different_shapes_are_refused() -> None:
-    with pytest.raises(UserError, match=r"'a' and 'c' differ in the shape of their inputs: \(2,\) and \(1,\)"):
+    with pytest.raises(
+        UserError, match=r"'a' and 'c' differ in the shape of their inputs: \(2,\) and \(1,\)"
+    ):
         Federation([Client("a", X, Y), Client("b", X, Y), Client("c", X[:, :1], Y)])
     with pytest.raises(UserError, match=r"'a' and 'b' differ in the shape of their labels: \(2,\) and \(\)"):
         Federation([Client("a", X, X), Client("b", X, X[:, 0])])
@@ -217,7 +225,9 @@ def test_clients_of_different_shapes_are_refused() -> None:
 
 def test_an_unknown_client_is_refused_with_some_that_exist() -> None:
     federation = Federation([Client(name, X, Y) for name in "abcdefg"])
-    with pytest.raises(UserError, match=r"no client is called 'z'; .* 'a', 'b', 'c', 'd', 'e', \.\.\. \(7 in all\)"):
+    with pytest.raises(
+        UserError, match=r"no client is called 'z'; .* 'a', 'b', 'c', 'd', 'e', \.\.\. \(7 in all\)"
+    ):
         federation.client("z")
 
 
@@ -281,7 +291,9 @@ def test_two_lazy_clients_of_one_name_are_refused(ids: list[ClientId]) -> None:
 
 
 def test_the_same_federation_has_the_same_fingerprint() -> None:
-    assert Federation([Client("a", X, Y)]).fingerprint() == Federation([Client("a", X.copy(), Y)]).fingerprint()
+    assert (
+        Federation([Client("a", X, Y)]).fingerprint() == Federation([Client("a", X.copy(), Y)]).fingerprint()
+    )
 
 
 @pytest.mark.parametrize(

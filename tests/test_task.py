@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -7,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pflego import Classification, Regression
-from pflego.evaluation import Score, pooled, worst_tenth
 from pflego.task import Task
 
 Matrix = npt.NDArray[np.float64]
@@ -46,10 +47,11 @@ def test_losses_are_the_formulas(seed: int, samples: int, outputs: int) -> None:
 def test_residuals_are_n_times_the_slope_of_the_loss(seed: int, samples: int, outputs: int) -> None:
     z, classes, numbers = draw(seed, samples, outputs)
     h = 1e-5
-    for task, formula, targets in [
+    cases: list[tuple[Task, Callable[[Matrix, Matrix], float], Matrix]] = [
         (Classification(), cross_entropy, classes),
         (Regression(), half_squares, numbers),
-    ]:
+    ]
+    for task, formula, targets in cases:
         slope = np.zeros_like(z)
         for place in np.ndindex(z.shape):
             nudge = np.zeros_like(z)
@@ -122,22 +124,3 @@ def test_scores_and_figures_of_a_regression() -> None:
 def test_the_figure_of_a_classification_is_its_mean_score() -> None:
     assert Classification().figure(0.75) == 0.75
     assert Classification().higher_is_better
-
-
-@pytest.mark.parametrize(("task", "figure"), [(Classification(), 0.5), (Regression(), 0.5**0.5)])
-def test_figures_are_pooled_over_samples_not_over_clients(task: Task, figure: float) -> None:
-    scores = [Score(1, 0.0, 1.0), Score(3, 0.0, 1.0), Score(0, None, 0.0)]
-    assert pooled(scores, task) == pytest.approx(figure)
-
-
-def test_no_test_samples_no_figure() -> None:
-    assert pooled([Score(0, None, 0.0)], Classification()) is None
-    assert Score(0, None, 0.0).figure(Regression()) is None
-
-
-def test_the_worst_tenth_is_the_mean_of_the_worst_clients() -> None:
-    figures = [x / 20 for x in range(20)]
-    assert worst_tenth(figures, higher_is_better=True) == pytest.approx((0 + 1) / 40)
-    assert worst_tenth(figures, higher_is_better=False) == pytest.approx((18 + 19) / 40)
-    assert worst_tenth([None, 0.5, 0.25], higher_is_better=True) == 0.25
-    assert worst_tenth([None], higher_is_better=True) is None

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote, unquote
 
+import numpy as np
 import tomli_w
 
 from pflego.errors import FolderError, UserError
@@ -67,7 +68,10 @@ class RunFolder:
     @property
     def exists(self) -> bool:
         """Whether a run was begun here."""
-        return (self.path / "settings.toml").exists() or self._server.exists()
+        try:
+            return (self.path / "settings.toml").exists() or self._server.exists()
+        except OSError as error:
+            raise FolderError(f"{self.path} cannot be a folder: {error.strerror or error}") from error
 
     def begin(self, settings: Settings) -> None:
         """Start a new run here; refuse if there is one already."""
@@ -195,12 +199,14 @@ def record(federation: str, model: str) -> dict[str, str]:
 
 
 def _plain(settings: Settings) -> Settings:
-    """Leave out what is not set: TOML has no null."""
-    return {
-        key: _plain(value) if isinstance(value, dict) else value
-        for key, value in settings.items()
-        if value is not None
-    }
+    """Leave out what is not set, and make Python's numbers of NumPy's: TOML knows neither."""
+    plain: Settings = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            plain[key] = _plain(value)
+        elif value is not None:
+            plain[key] = value.item() if isinstance(value, np.generic) else value
+    return plain
 
 
 def _differences(old: Settings, new: Settings) -> list[str]:

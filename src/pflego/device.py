@@ -16,7 +16,7 @@ def resolve(device: str | torch.device, dtype: torch.dtype) -> torch.device:
             return torch.device("mps")
         return torch.device("cpu")
     try:
-        torch.empty(1, device=device)
+        torch.ones(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"device {str(device)!r} cannot be used here: {reason}") from error

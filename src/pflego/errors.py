@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from math import inf
+from numbers import Integral, Real
 
 
 class UserError(ValueError):
@@ -34,10 +36,16 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
 
 def check_positive(name: str, value: object, *, whole: bool = False) -> None:
     """Refuse a setting that is not a finite number above zero (a whole one, if asked)."""
-    kinds = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
+    kind = Integral if whole else Real
+    if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < inf:  # type: ignore[operator]
         wanted = "a whole number" if whole else "a number"
         raise UserError(f"{name} must be {wanted} above 0, not {value!r}")
+
+
+def check_rate(name: str, value: object) -> None:
+    """Refuse a rate that is neither "auto" nor a finite number above zero."""
+    if value != "auto":
+        check_positive(name, value)
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

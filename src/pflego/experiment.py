@@ -17,6 +17,7 @@ from pflego.errors import UserError, unknown
 from pflego.federation import Federation
 from pflego.model import Model
 from pflego.participation import parse
+from pflego.replies import Speed
 from pflego.run import Run
 from pflego.training import train
 
@@ -31,7 +32,21 @@ DEFAULTS: Settings = {
     "evaluate_every": 10,
     "device": "auto",
 }
-_OPTIONAL = {"classes_per_client", "data_dir", "data_seed", "model_seed", "out", "checkpoint_every"}
+_KINDS = {
+    "data": str, "data_dir": str, "model": str, "algorithm": str, "device": str, "out": str,
+    "seed": int, "data_seed": int, "model_seed": int,
+}  # fmt: skip
+_WORDS = {str: "a text", int: "a whole number"}
+_OF_TRAIN = ["dropout", "deadline", "missing", "batch_size", "memory", "checkpoint_every", "out"]
+_SPEED = {"samples_per_second": "samples_per_second", "spread": "speed_spread"}
+_OPTIONAL = {
+    *_OF_TRAIN,
+    "classes_per_client",
+    "data_dir",
+    "data_seed",
+    "model_seed",
+    *_SPEED.values(),
+}
 
 
 def read_settings(path: Path) -> Settings:
@@ -59,6 +74,9 @@ class Experiment:
     def build(cls, given: Mapping[str, object]) -> Experiment:
         """Fill in what is not given, refuse what is not known, and make the parts."""
         settings: dict[str, Any] = {**DEFAULTS, **given}
+        for name, kind in _KINDS.items():
+            if name in settings and type(settings[name]) is not kind:
+                raise UserError(f"{name} must be {_WORDS[kind]}, not {settings[name]!r}")
         algorithm = build_algorithm(settings)
         known = {*DEFAULTS, *_OPTIONAL, *(field.name for field in fields(algorithm))}
         for name in settings.keys() - known:
@@ -87,10 +105,10 @@ class Experiment:
             participation=parse(settings["participation"]),
             seed=settings["seed"],
             evaluate_every=settings["evaluate_every"],
-            out=settings.get("out"),
-            resume=resume,
             device=settings["device"],
-            checkpoint_every=settings.get("checkpoint_every", 1),
+            speed=Speed(**{key: settings[name] for key, name in _SPEED.items() if name in settings}),
+            **{name: settings[name] for name in _OF_TRAIN if name in settings},
+            resume=resume,
             callbacks=callbacks,
             progress=progress,
         )

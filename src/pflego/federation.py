@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
@@ -53,7 +54,7 @@ class Client:
             raise UserError(f"client {id!r} has no training data: leave it out, or give it some samples")
         if (x_test is None) != (y_test is None):
             raise UserError(f"client {id!r}: x_test and y_test belong together, one of them is missing")
-        if x_test is None or y_test is None or len(x_test) == 0:
+        if x_test is None or y_test is None or np.shape(x_test)[:1] == np.shape(y_test)[:1] == (0,):
             self.x_test, self.y_test = self.x_train[:0], self.y_train[:0]
         else:
             self.x_test, self.y_test = _samples(f"client {id!r}, test data", x_test, y_test)
@@ -95,10 +96,6 @@ class Federation:
         members = {client.id: client for client in clients}
         if not members:
             raise UserError("a federation needs at least one client")
-        if len({str(id) for id in members}) < len(clients):
-            names = [str(client.id) for client in clients]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise UserError(f"two clients are called {twice!r}: every client needs an id of its own")
         first = clients[0]
         for client in clients:
             if client.y_train.is_floating_point() != first.y_train.is_floating_point():
@@ -119,7 +116,7 @@ class Federation:
         if not first.y_train.is_floating_point():
             classes = torch.unique(torch.cat([client.classes for client in clients])).tolist()
         self._set(
-            list(members),
+            [client.id for client in clients],
             members.__getitem__,
             sizes=np.array([len(client.x_train) for client in clients]),
             classes=classes,
@@ -166,6 +163,9 @@ class Federation:
     ) -> None:
         if len(ids) == 0 or sizes.shape != (len(ids),) or not (sizes > 0).all():
             raise UserError(f"a federation of {len(ids)} clients needs as many sample counts, each above 0")
+        if not isinstance(ids, range) and len(names := Counter(map(str, ids))) < len(ids):
+            twice = names.most_common(1)[0][0]
+            raise UserError(f"two clients are called {twice!r}: every client needs an id of its own")
         self.ids = ids
         self.sizes = sizes
         self.samples = int(sizes.sum())
@@ -173,6 +173,11 @@ class Federation:
         self.source = dict(source or {})
         self._load = load
         self.task: Task = Regression() if classes is None else Classification()
+
+    @cached_property
+    def outputs(self) -> int:
+        """How many outputs a model for everybody has: one a class, or one a regression target."""
+        return len(self.classes) if self.classes else self[0].y_train[:1].numel()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -207,7 +212,7 @@ class Federation:
         digest.update(self.sizes.astype(np.int64).tobytes())
         first = self[0]
         for tensor in (first.x_train, first.y_train, first.x_test, first.y_test):
-            digest.update(tensor.contiguous().numpy().tobytes())
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
     def __repr__(self) -> str:
@@ -242,12 +247,16 @@ def _samples(where: str, x: Array, y: Array) -> tuple[Tensor, Tensor]:
 
 def _tensor(where: str, values: Array) -> Tensor:
     if isinstance(values, Tensor):
+        if values.is_complex():
+            raise UserError(f"{where}: values of type {_dtype(values)} cannot be trained on; give numbers")
         return values.detach().cpu()
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
         raise UserError(f"{where}: values of type {array.dtype} cannot be trained on; give numbers")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     return torch.from_numpy(np.require(native, requirements=["C", "W"]))
 

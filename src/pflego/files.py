@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -25,14 +26,20 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise FolderError(f"cannot write {path}: {error.strerror or error}") from error
+    except BaseException as error:
+        with suppress(OSError):
+            draft.unlink()
+        if isinstance(error, OSError):
+            raise FolderError(f"cannot write {path}: {error.strerror or error}") from error
+        raise
 
 
 def write_tensors(path: Path, tensors: Weights, facts: dict[str, str]) -> None:
     """Write tensors as safetensors, with a few facts beside them and a digest over both."""
-    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    kept = {  # copies, since safetensors refuses tensors that share memory
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
     metadata = {**facts, "format": _FORMAT, "digest": _digest(kept, facts)}
     write_atomically(path, save(kept, metadata=metadata))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import blake2b
 
 import torch
@@ -13,12 +14,12 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from pflego.errors import UserError
-from pflego.heads import HEAD, LinearHead
-from pflego.weights import Weights
+from pflego.heads import HEAD, Head, LinearHead, ModuleHead
+from pflego.weights import Weights, master_dtype
 
 
 class Model:
-    """A backbone phi(x; theta) with M outputs and a linear head W, (K, M + 1), on top of it.
+    """A backbone phi(x; theta) with M outputs, and a head on top of it.
 
     Parameters
     ----------
@@ -28,13 +29,23 @@ class Model:
         buffers are constants: they are not trained and not sent.
     features
         M, the number of its outputs.
+    head
+        A function (features, outputs) -> nn.Module that makes a head. Without it heads are linear, one tensor
+        W, (K, M + 1), with steps in closed form.
+
+    A backbone of half precision (float16, bfloat16) computes in it; weights are kept, sent and trained in float32.
 
     >>> Model(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU()), features=32).names
     ('1.weight', '1.bias')
     """
 
     def __init__(
-        self, backbone: nn.Module, features: int, *, source: Mapping[str, object] | None = None
+        self,
+        backbone: nn.Module,
+        features: int,
+        *,
+        head: Callable[[int, int], nn.Module] | None = None,
+        source: Mapping[str, object] | None = None,
     ) -> None:
         if not isinstance(backbone, nn.Module):
             raise UserError(f"a backbone must be a torch.nn.Module, not {type(backbone).__name__}")
@@ -42,14 +53,16 @@ class Model:
             raise UserError(f"features must be the number of the backbone's outputs, not {features!r}")
         self.backbone = backbone
         self.features = features
-        self.head = LinearHead(features)
+        self._make_head = head
+        self._heads: dict[int, Head] = {}
         self.source = dict(source or {"model": type(backbone).__name__})
         self.names = tuple(name for name, p in backbone.named_parameters() if p.requires_grad)
-        if HEAD in self.names:
-            raise UserError(f"the backbone has a parameter called {HEAD!r}, the name of the heads: rename it")
+        if clash := [name for name in self.names if name == HEAD or name.startswith(f"{HEAD}.")]:
+            raise UserError(f"the backbone's parameter {clash[0]!r} is called like a head's: rename it")
         tensors = [*backbone.parameters(), *backbone.buffers()]
         floating = [t.dtype for t in tensors if t.is_floating_point()]
         self.dtype = floating[0] if floating else torch.get_default_dtype()
+        self.weight_dtype = master_dtype(self.dtype)
         self._constants = {
             name: tensor.detach()
             for name, tensor in [*backbone.named_parameters(), *backbone.named_buffers()]
@@ -59,13 +72,25 @@ class Model:
     def weights(self) -> Weights:
         """Copy theta as it is now."""
         parameters = dict(self.backbone.named_parameters())
-        return {name: parameters[name].detach().clone() for name in self.names}
+        return {name: parameters[name].detach().to(self.weight_dtype, copy=True) for name in self.names}
+
+    def head(self, outputs: int) -> Head:
+        """Give the head for a number of outputs."""
+        if outputs not in self._heads:
+            make = self._make_head
+            self._heads[outputs] = (
+                LinearHead(self.features, outputs)
+                if make is None
+                else ModuleHead(make(self.features, outputs))
+            )
+        return self._heads[outputs]
 
     def to(self, device: torch.device) -> Model:
         """Give the same model with its constants on a device."""
         if all(tensor.device == device for tensor in [*self.backbone.parameters(), *self.backbone.buffers()]):
             return self
-        return Model(copy.deepcopy(self.backbone).to(device), self.features, source=self.source)
+        moved = copy.deepcopy(self.backbone).to(device)
+        return Model(moved, self.features, head=self._make_head, source=self.source)
 
     def prepare(self, x: Tensor, device: torch.device | None = None) -> Tensor:
         """Turn stored inputs into what the backbone takes: bytes become [0, 1], floats the model's own type."""
@@ -76,13 +101,9 @@ class Model:
 
     def phi(self, weights: Weights, x: Tensor) -> Tensor:
         """Features of prepared inputs, (samples, M)."""
-        theta = {name: weights[name] for name in self.names}
+        theta = {name: weights[name].to(self.dtype) for name in self.names}
         features: Tensor = functional_call(self.backbone, {**self._constants, **theta}, (x,))
         return features
-
-    def outputs(self, weights: Weights, x: Tensor) -> Tensor:
-        """Outputs of backbone and head together, (samples, K)."""
-        return self.head.outputs(weights, self.phi(weights, x))
 
     def check(self, x: Tensor) -> None:
         """Refuse a backbone whose features are not a function of theta and of each sample alone."""
@@ -100,14 +121,21 @@ class Model:
         before = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()}
         with torch.no_grad(), torch.random.fork_rng():
             prepared, weights = self.prepare(x), self.weights()
-            features = _attempt(lambda: self.phi(weights, prepared), x)
+            features = _attempt(partial(self.phi, weights, prepared), x)
+            if not isinstance(features, Tensor):
+                raise UserError(f"the backbone must give a tensor, not {type(features).__name__}")
             if features.shape != (len(x), self.features):
                 raise UserError(
                     f"the backbone maps a batch of shape {tuple(x.shape)} to {tuple(features.shape)}, but "
                     f"features={self.features} promises ({len(x)}, {self.features})"
                 )
             again = self.phi(weights, prepared)
-            alone = torch.cat([self.phi(weights, row) for row in torch.split(prepared, 1)])
+            rows = torch.split(prepared, 1)
+            alone = torch.cat([_attempt(partial(self.phi, weights, row), row) for row in rows])
+        if not features.isfinite().all():
+            raise UserError(
+                "the backbone's features are not finite: check its weights, and the scale of the inputs"
+            )
         if not torch.equal(features, again):
             raise UserError(
                 "the backbone gave two different answers for the same batch: features are computed once a round "
@@ -118,7 +146,7 @@ class Model:
                 "the backbone changed one of its buffers in a forward pass: call backbone.eval() first"
             )
         scale = features.abs().max().clamp(min=torch.finfo(features.dtype).tiny)
-        if (features - alone).abs().max() > 1e-2 * scale:
+        if not (features - alone).abs().max() <= 1e-2 * scale:
             raise UserError(
                 "a sample's features depend on the other samples in its batch (batch statistics?): the backbone "
                 "must treat every sample on its own. Call backbone.eval(), or use GroupNorm or LayerNorm"
@@ -134,14 +162,15 @@ class Model:
             )
         return digest.hexdigest()
 
-    def personal(self, weights: Weights, classes: Tensor) -> PersonalModel:
+    def personal(self, weights: Weights, outputs: int, classes: Tensor) -> PersonalModel:
         """Build the module a client takes home: backbone and head with these weights."""
         backbone = copy.deepcopy(self.backbone).cpu()
         with torch.no_grad():
             for name, parameter in backbone.named_parameters():
                 if name in self.names:
                     parameter.copy_(weights[name])
-        return PersonalModel(backbone, self.head.module({HEAD: weights[HEAD].cpu()}), classes, self.prepare)
+        head = self.head(outputs).module({name: tensor.cpu() for name, tensor in weights.items()})
+        return PersonalModel(backbone, head.to(self.dtype), classes, self.prepare)
 
 
 class PersonalModel(nn.Module):
@@ -173,8 +202,8 @@ class PersonalModel(nn.Module):
 def _attempt(forward: Callable[[], Tensor], x: Tensor) -> Tensor:
     try:
         return forward()
-    except (RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # whatever the user's module does
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"the backbone cannot take this federation's inputs, a batch of shape {tuple(x.shape)}: {reason}"
         ) from error

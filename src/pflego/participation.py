@@ -44,11 +44,11 @@ class Fixed:
         check_positive("participation: the number of clients a round", self.r, whole=True)
 
     def check(self, clients: int) -> None:
-        """R clients must exist."""
+        """r clients must exist."""
         _check_size(self.r, clients)
 
     def expected(self, clients: int) -> float:
-        """R itself."""
+        """r itself."""
         return self.r
 
     def draw(self, clients: int, generator: np.random.Generator) -> Positions:

@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from pflego.algorithms.base import Algorithm
 from pflego.checkpoint import HistoryRow, Settings
 from pflego.evaluation import Row, Score
 from pflego.federation import ClientId, Federation
 from pflego.model import Model, PersonalModel
-from pflego.problem import Problem
-from pflego.weights import Weights
+from pflego.problem import Problem, Problems
+from pflego.weights import Weights, to
 
 
 @dataclass
@@ -31,20 +29,30 @@ class Run:
     history
         A dictionary a round: round, participants (how many), loss (over the participants, after their last
         step), participants_accuracy, everyone_accuracy (where evaluated), seconds (client and server work),
-        bytes_up, bytes_down, forward_passes and backward_passes (over its own data, that a participant made).
+        bytes_up, bytes_down, forward_passes and backward_passes (over its own data, that a participant made),
+        missing (replies that did not arrive), rejected (participants whose update was not finite, left out) and
+        fallbacks (participants whose head steps went uphill).
         In regression, rmse takes the place of accuracy. None where there is nothing to say: nobody took part,
         or nobody who did has test data.
     """
 
-    federation: Federation
-    model: Model
+    problems: Problems
     algorithm: Algorithm
     shared: Weights
     states: Mapping[ClientId, Weights]
     settings: Settings
-    device: torch.device
     history: list[HistoryRow] = field(default_factory=list)
     folder: Path | None = None
+
+    @property
+    def federation(self) -> Federation:
+        """Who holds which data."""
+        return self.problems.federation
+
+    @property
+    def model(self) -> Model:
+        """What is shared and what is personal."""
+        return self.problems.model
 
     def evaluate(self, adapt: bool = False) -> list[Row]:
         """Try every client's model on its own test data, a row a client.
@@ -65,17 +73,13 @@ class Run:
 
     def scores(self, *, adapt: bool = False) -> list[Score]:
         """Give every client's test result, in the order of the federation."""
-        model = self.model.to(self.device)
-        scores = []
-        for position in range(len(self.federation)):
-            problem = Problem(self.federation[position], model, self.federation.task, self.device)
-            scores.append(problem.test(self._personal(problem, adapt=adapt)))
-        return scores
+        problems = (self.problems[position] for position in range(len(self.federation)))
+        return [problem.test(self._personal(problem, adapt=adapt)) for problem in problems]
 
     def personal_model(self, id: ClientId) -> PersonalModel:
         """Build a client's own model, backbone and head, as a module."""
-        problem = Problem(self.federation.client(id), self.model, self.federation.task, torch.device("cpu"))
-        return self.model.personal(self._personal(problem), problem.classes)
+        problem = self.problems[self.federation.position(id)]
+        return self.model.personal(self._personal(problem), problem.outputs, problem.classes)
 
     def report(self, path: str | Path) -> Path:
         """Write a page to look at: curves, clients and cost, in one HTML file that opens offline."""
@@ -84,7 +88,7 @@ class Run:
         return write_report(self, Path(path))
 
     def _personal(self, problem: Problem, *, adapt: bool = False) -> Weights:
-        state = {name: tensor.to(problem.device) for name, tensor in self.states[problem.client.id].items()}
+        state = to(self.states[problem.client.id], problem.device)
         if adapt:
             state = self.algorithm.adapt(self.shared, state, problem)
-        return self.algorithm.personal(self.shared, state)
+        return self.algorithm.personal(self.shared, state, problem)

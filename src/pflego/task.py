@@ -19,6 +19,7 @@ class Task(Protocol):
 
     metric: ClassVar[str]  # the name of the figure: history has participants_<metric> and everyone_<metric>
     higher_is_better: ClassVar[bool]
+    curvature: ClassVar[float]  # the most that the Hessian of a sample's loss with respect to z can reach
 
     def targets(self, y: Tensor, classes: Tensor, dtype: torch.dtype) -> Tensor:
         """t, (samples, outputs), from labels."""
@@ -32,8 +33,8 @@ class Task(Protocol):
         """Mean loss over the samples."""
         ...
 
-    def residual(self, z: Tensor, targets: Tensor) -> Tensor:
-        """link(z) - t, which is n times the gradient of the loss with respect to z."""
+    def residual(self, z: Tensor, targets: Tensor, *, dim: int = 1) -> Tensor:
+        """link(z) - t, which is n times the gradient of the loss with respect to z; outputs along `dim`."""
         ...
 
     def scores(self, z: Tensor, targets: Tensor) -> Tensor:
@@ -54,6 +55,7 @@ class Classification:
 
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
+    curvature: ClassVar[float] = 0.5
 
     def targets(self, y: Tensor, classes: Tensor, dtype: torch.dtype) -> Tensor:
         """onehot(y), a column a class."""
@@ -67,9 +69,9 @@ class Classification:
         """Mean cross-entropy, over the samples whose class has an output."""
         return -(functional.log_softmax(z, dim=1) * targets).sum() / targets.sum()
 
-    def residual(self, z: Tensor, targets: Tensor) -> Tensor:
+    def residual(self, z: Tensor, targets: Tensor, *, dim: int = 1) -> Tensor:
         """softmax(z) - onehot(y)."""
-        return torch.softmax(z, dim=1).sub_(targets)
+        return torch.softmax(z, dim=dim).sub_(targets)
 
     def scores(self, z: Tensor, targets: Tensor) -> Tensor:
         """1 where the largest output is the right one."""
@@ -86,6 +88,7 @@ class Regression:
 
     metric: ClassVar[str] = "rmse"
     higher_is_better: ClassVar[bool] = False
+    curvature: ClassVar[float] = 1.0
 
     def targets(self, y: Tensor, classes: Tensor, dtype: torch.dtype) -> Tensor:
         """The numbers themselves, a column an output."""
@@ -99,8 +102,8 @@ class Regression:
         """Half the mean squared distance."""
         return (z - targets).square().sum(dim=1).mean() / 2
 
-    def residual(self, z: Tensor, targets: Tensor) -> Tensor:
-        """Z - y."""
+    def residual(self, z: Tensor, targets: Tensor, *, dim: int = 1) -> Tensor:
+        """z - y."""
         return z - targets
 
     def scores(self, z: Tensor, targets: Tensor) -> Tensor:

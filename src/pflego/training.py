@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from pflego import device as devices
-from pflego.algorithms.base import Algorithm, Round
+from pflego.algorithms.base import Algorithm, Missing, Round
 from pflego.callbacks import Callback, watching
 from pflego.checkpoint import RECORD, Checkpoint, HistoryRow, RunFolder, Settings, record
 from pflego.engines.local import LocalEngine, Outcome
-from pflego.errors import UserError, check_positive
+from pflego.errors import UserError, check_choice, check_positive
 from pflego.evaluation import pooled
 from pflego.federation import ClientId, Federation
 from pflego.model import Model
 from pflego.participation import Everyone, Fixed, Participation, cohort
-from pflego.problem import Problem
+from pflego.problem import Memory, Problems, Streaming
 from pflego.progress import Progress
+from pflego.replies import Network, Speed
 from pflego.run import Run
 from pflego.states import States
 from pflego.task import Task
 from pflego.weights import Weights, nbytes, to
 
 _CHECK_SAMPLES = 8  # how many samples the backbone is tried on before training
+
+
+class RateWarning(UserWarning):
+    """A rate lies above the bound under which the theory promises convergence."""
 
 
 def train(
@@ -35,6 +42,12 @@ def train(
     *,
     rounds: int,
     participation: Participation | int = Everyone(),  # noqa: B008 - immutable
+    dropout: float = 0.0,
+    deadline: float | None = None,
+    speed: Speed = Speed(),  # noqa: B008 - immutable
+    missing: Missing = "zero",
+    batch_size: int | None = None,
+    memory: Memory = "keep",
     seed: int = 0,
     evaluate_every: int = 10,
     out: str | Path | None = None,
@@ -54,6 +67,20 @@ def train(
         T.
     participation
         Who takes part: `Fixed(r)` or plain r, `Binomial(p)`, `Between(low, high)`, `Everyone()`.
+    dropout
+        The probability that a participant's reply never arrives.
+    deadline
+        Seconds the server waits for replies, where clients are as fast as `speed` says; None: for everybody.
+    speed
+        How fast clients are, in the simulation of stragglers.
+    missing
+        What the server does where replies are missing: "zero" counts them as zero, "renormalise" scales the
+        weights of those that arrived to sum to one.
+    batch_size
+        Samples that go through a backbone at a time, for the same result; None: a client's all at once.
+    memory
+        "keep": a slice's activations are kept for the backward pass; "recompute": they are not, at the price of a
+        second forward pass.
     seed
         Decides every random draw.
     evaluate_every
@@ -74,6 +101,9 @@ def train(
     if isinstance(participation, int):
         participation = Fixed(participation)
     _check_numbers(rounds, seed, evaluate_every, checkpoint_every)
+    check_choice("missing", missing, ["zero", "renormalise"])
+    network = Network(dropout, deadline, speed)
+    streaming = Streaming(batch_size, memory)
     if not isinstance(algorithm, Algorithm):
         raise UserError(f"algorithm must be a method like PFLEGO(steps=50), not {algorithm!r}")
     participation.check(len(federation))
@@ -85,6 +115,13 @@ def train(
         "algorithm": algorithm.name,
         **algorithm.settings(),
         "participation": str(participation),
+        "dropout": dropout,
+        "deadline": deadline,
+        "samples_per_second": speed.samples_per_second,
+        "speed_spread": speed.spread,
+        "missing": missing,
+        "batch_size": batch_size,
+        "memory": memory,
         "rounds": rounds,
         "seed": seed,
         "evaluate_every": evaluate_every,
@@ -92,62 +129,135 @@ def train(
         RECORD: record(federation.fingerprint(), model.fingerprint()),
     }
     folder = None if out is None else RunFolder(Path(out))
-    start = _start(folder, settings, resume=resume) or Checkpoint(0, algorithm.init_shared(model), {}, {}, [])
-
-    def first_state(id: ClientId) -> Weights:
-        problem = Problem(federation.client(id), model, federation.task, torch.device("cpu"))
-        return algorithm.init_state(problem, seed)
-
-    states = States(federation, first_state)
-    states.update({id: start.states[str(id)] for id in federation.ids if str(id) in start.states})
+    begin = _begin(folder, settings, resume=resume)
+    if begin is None:
+        begin = Checkpoint(0, algorithm.init_shared(model, federation.outputs, seed), {}, {}, [])
+    problems = Problems(federation, model.to(place), place, streaming)
+    first = Problems(federation, model)  # first states are made, and kept, on the CPU
+    states = States(federation, lambda id: algorithm.init_state(first[federation.position(id)], seed))
+    states.update({id: begin.states[str(id)] for id in federation.ids if str(id) in begin.states})
     run = Run(
-        federation=federation,
-        model=model,
+        problems=problems,
         algorithm=algorithm,
-        shared=to(start.shared, place),
+        shared=to(begin.shared, place),
         states=states,
         settings=settings,
-        device=place,
-        history=start.history,
+        history=begin.history,
         folder=None if folder is None else folder.path,
     )
-    server = to(start.server, place)
-    engine = LocalEngine(federation, model, algorithm, states, place)
-    unsaved: dict[ClientId, Weights] = {}
+    loop = _Loop(
+        run,
+        LocalEngine(problems, algorithm, states),
+        participation,
+        network,
+        missing,
+        seed,
+        to(begin.server, place),
+    )
+    if begin.round == 0:
+        loop.warn()
     if progress or (progress is None and Progress.in_terminal()):
         callbacks = [*callbacks, Progress()]
+    unsaved: dict[ClientId, Weights] = {}
     with watching(callbacks, run):
-        for number in range(start.round + 1, rounds + 1):
-            round = Round(
-                number=number,
-                clients=len(federation),
-                expected=participation.expected(len(federation)),
-                samples=federation.samples,
-                seed=seed,
-            )
-            chosen = cohort(participation, len(federation), seed=seed, round=number)
-            outcomes = engine.run(round, run.shared, chosen)
-            bytes_down = nbytes(run.shared) * len(chosen)
-            began = time.perf_counter()
-            if outcomes:  # where nobody took part there is no step, not even one of the server's momentum
-                replies = [outcome.reply for outcome in outcomes]
-                run.shared, server = algorithm.server_update(round, run.shared, server, replies)
-            seconds = time.perf_counter() - began
-            changed = {outcome.reply.client: outcome.state for outcome in outcomes}
+        for number in range(begin.round + 1, rounds + 1):
+            row, changed = loop.round(number)
             states.update(changed)
             unsaved.update(changed)
-            row = _row(number, outcomes, federation.task, server_seconds=seconds, bytes_down=bytes_down)
             if number == rounds or (evaluate_every and number % evaluate_every == 0):
                 row[f"everyone_{federation.task.metric}"] = pooled(run.scores(), federation.task)
             run.history.append(row)
             if folder is not None:
                 folder.append(row)
                 if number == rounds or number % checkpoint_every == 0:
-                    folder.save(number, run.shared, server, unsaved)
+                    folder.save(number, run.shared, loop.server, unsaved)
                     unsaved.clear()
             for callback in callbacks:
                 callback.on_round(run, row)
     return run
+
+
+@dataclass
+class _Loop:
+    """What happens in a round."""
+
+    run: Run
+    engine: LocalEngine
+    participation: Participation
+    network: Network
+    missing: Missing
+    seed: int
+    server: Weights
+
+    def round(self, number: int) -> tuple[HistoryRow, dict[ClientId, Weights]]:
+        """Let a cohort work and the server step; give the round's figures and the states that changed."""
+        run, federation = self.run, self.run.federation
+        chosen = self._cohort(number)
+        round = self._round(number, chosen)
+        outcomes = self.engine.run(round, run.shared, chosen)
+        sound = [outcome for outcome in outcomes if outcome.finite]  # the others did nothing that can be used
+        replies = [outcome.reply for outcome in sound if self._arrives(outcome, number)]
+        bytes_down = nbytes(run.shared) * len(chosen)
+        began = time.perf_counter()
+        if replies:  # without any there is no step, not even one of the server's momentum
+            run.shared, self.server = run.algorithm.server_update(round, run.shared, self.server, replies)
+        seconds = time.perf_counter() - began
+        row: HistoryRow = {
+            "round": number,
+            "participants": len(outcomes),
+            **_figures(sound, federation.task),
+            "seconds": sum(outcome.seconds for outcome in outcomes) + seconds,
+            "bytes_up": sum(nbytes(reply.message) for reply in replies),
+            "bytes_down": bytes_down,
+            "forward_passes": max((outcome.forward_passes for outcome in outcomes), default=0),
+            "backward_passes": max((outcome.backward_passes for outcome in outcomes), default=0),
+            "missing": len(sound) - len(replies),
+            "rejected": len(outcomes) - len(sound),
+            "fallbacks": sum(outcome.fallbacks for outcome in outcomes),
+        }
+        return row, {outcome.reply.client: outcome.state for outcome in sound}
+
+    def warn(self) -> None:
+        """Say once what looks wrong before the first round."""
+        if chosen := self._cohort(1):
+            problem = self.engine.problems[chosen[0]]
+            state = to(self.engine.states[problem.client.id], problem.device)
+            words = self.run.algorithm.warn(self._round(1, chosen), self.run.shared, state, problem)
+            if words:
+                warnings.warn(words, RateWarning, stacklevel=3)
+
+    def _cohort(self, number: int) -> list[int]:
+        return cohort(self.participation, len(self.run.federation), seed=self.seed, round=number)
+
+    def _round(self, number: int, chosen: Sequence[int]) -> Round:
+        federation = self.run.federation
+        return Round(
+            number=number,
+            clients=len(federation),
+            expected=self.participation.expected(len(federation)),
+            samples=federation.samples,
+            selected=len(chosen),
+            seed=self.seed,
+            missing=self.missing,
+        )
+
+    def _arrives(self, outcome: Outcome, number: int) -> bool:
+        return self.network.delivers(
+            samples=outcome.reply.samples,
+            passes=outcome.forward_passes + outcome.backward_passes,
+            client=outcome.reply.client,
+            round=number,
+            seed=self.seed,
+        )
+
+
+def _figures(outcomes: Sequence[Outcome], task: Task) -> HistoryRow:
+    """The participants' loss and metric; None where there are none."""
+    samples = sum(outcome.reply.samples for outcome in outcomes)
+    return {
+        "loss": sum(o.loss * o.reply.samples for o in outcomes) / samples if outcomes else None,
+        f"participants_{task.metric}": pooled([outcome.score for outcome in outcomes], task),
+    }
 
 
 def _check_numbers(rounds: object, seed: object, evaluate_every: object, checkpoint_every: object) -> None:
@@ -155,11 +265,11 @@ def _check_numbers(rounds: object, seed: object, evaluate_every: object, checkpo
     check_positive("checkpoint_every", checkpoint_every, whole=True)
     if not isinstance(evaluate_every, int) or evaluate_every < 0:
         raise UserError(f"evaluate_every must be a whole number, 0 or more, not {evaluate_every!r}")
-    if not isinstance(seed, int):
+    if not isinstance(seed, int) or isinstance(seed, bool):
         raise UserError(f"seed must be a whole number, not {seed!r}")
 
 
-def _start(folder: RunFolder | None, settings: Settings, *, resume: bool) -> Checkpoint | None:
+def _begin(folder: RunFolder | None, settings: Settings, *, resume: bool) -> Checkpoint | None:
     """Make the folder ready; give where to go on, if there is such a place."""
     if folder is None:
         if resume:
@@ -169,21 +279,3 @@ def _start(folder: RunFolder | None, settings: Settings, *, resume: bool) -> Che
         return folder.resume(settings)
     folder.begin(settings)
     return None
-
-
-def _row(
-    number: int, outcomes: Sequence[Outcome], task: Task, *, server_seconds: float, bytes_down: int
-) -> HistoryRow:
-    """Sum up a round."""
-    samples = sum(outcome.reply.samples for outcome in outcomes)
-    return {
-        "round": number,
-        "participants": len(outcomes),
-        "loss": sum(o.loss * o.reply.samples for o in outcomes) / samples if outcomes else None,
-        f"participants_{task.metric}": pooled([outcome.score for outcome in outcomes], task),
-        "seconds": sum(outcome.seconds for outcome in outcomes) + server_seconds,
-        "bytes_up": sum(nbytes(outcome.reply.message) for outcome in outcomes),
-        "bytes_down": bytes_down,
-        "forward_passes": max((outcome.forward_passes for outcome in outcomes), default=0),
-        "backward_passes": max((outcome.backward_passes for outcome in outcomes), default=0),
-    }

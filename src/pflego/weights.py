@@ -14,6 +14,16 @@ from torch import Tensor
 Weights: TypeAlias = dict[str, Tensor]
 
 
+def master_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type weights are kept in: float32 where a model computes with half of that."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def is_finite(weights: Weights) -> bool:
+    """Whether no tensor holds an infinity or a NaN."""
+    return all(bool(tensor.isfinite().all()) for tensor in weights.values())
+
+
 def nbytes(weights: Weights) -> int:
     """Count the bytes the tensors hold, which is what they cost on the wire."""
     return sum(tensor.nbytes for tensor in weights.values())

@@ -10,11 +10,10 @@ from torch import nn
 import pflego
 from pflego.algorithms.base import Reply, Round
 from pflego.participation import Participation, cohort
-from pflego.problem import Problem
+from pflego.problem import Problems
 from pflego.run import Run
 from tests.reference import Adam, World, distance, gradients, loss, world
 
-CPU = torch.device("cpu")
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
@@ -142,12 +141,12 @@ def test_with_everyone_the_loss_is_the_whole_federations() -> None:
 def stochastic_gradient(twin: World, chosen: tuple[int, ...], expected: float) -> dict[str, torch.Tensor]:
     """One step of rate 1 in exact mode, without head steps before it: what moves is the gradient."""
     algorithm = pflego.PFLEGO(steps=1, server_lr=1.0, server_optimizer="sgd", head_step="exact")
-    round = Round(1, clients=len(twin.sites), expected=expected, samples=twin.federation.samples, seed=0)
+    round = Round(1, clients=len(twin.sites), expected=expected, samples=twin.federation.samples, selected=5)
     shared = twin.model.weights()
     moved = {f"c{i}": torch.zeros(W.shape) for i, W in enumerate(twin.heads)}
     replies = []
     for i in chosen:
-        problem = Problem(twin.federation[i], twin.model, twin.federation.task, CPU)
+        problem = Problems(twin.federation, twin.model)[i]
         state = {"head": torch.from_numpy(twin.heads[i])}
         update = algorithm.client_update(round, shared, state, problem)
         moved[f"c{i}"] = state["head"] - update.state["head"]
@@ -252,9 +251,9 @@ def test_wrong_hyperparameters_are_refused_by_name(wrong: dict[str, object]) -> 
 
 def test_only_thetas_gradient_leaves_the_client() -> None:
     twin = world()
-    problem = Problem(twin.federation[0], twin.model, twin.federation.task, CPU)
+    problem = Problems(twin.federation, twin.model)[0]
     algorithm = pflego.PFLEGO()
-    round = Round(1, clients=5, expected=5, samples=twin.federation.samples, seed=0)
+    round = Round(1, clients=5, expected=5, samples=twin.federation.samples, selected=5)
     update = algorithm.client_update(round, twin.model.weights(), algorithm.init_state(problem, 0), problem)
     assert update.message.keys() == {"0.weight", "0.bias"}
 

@@ -5,26 +5,21 @@ import torch
 import pflego
 from pflego.algorithms.base import Round
 from pflego.engines.local import LocalEngine
-from pflego.problem import Problem
-from pflego.states import States
+from pflego.problem import Problems
 from tests.reference import world
 
 
 def test_the_order_of_clients_changes_nothing() -> None:
     twin = world(dtype=torch.float32)
-    cpu = torch.device("cpu")
     algorithm = pflego.PFLEGO(steps=10)
-    states = States(
-        twin.federation,
-        lambda id: algorithm.init_state(
-            Problem(twin.federation.client(id), twin.model, twin.federation.task, cpu), 0
-        ),
-    )
-    round = Round(1, clients=5, expected=3, samples=twin.federation.samples, seed=0)
+    problems = Problems(twin.federation, twin.model)
+    states = {id: algorithm.init_state(problems[i], 0) for i, id in enumerate(twin.federation.ids)}
+    engine = LocalEngine(problems, algorithm, states)
+    round = Round(1, clients=5, expected=3, samples=twin.federation.samples, selected=3)
     shared = twin.model.weights()
     results = []
     for order in ([0, 2, 4], [4, 0, 2], [2, 4, 0]):
-        outcomes = LocalEngine(twin.federation, twin.model, algorithm, states, cpu).run(round, shared, order)
+        outcomes = engine.run(round, shared, order)
         new, server = algorithm.server_update(round, shared, {}, [outcome.reply for outcome in outcomes])
         heads = {f"head {outcome.position}": outcome.state["head"] for outcome in outcomes}
         results.append(

@@ -11,11 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
 
 from pflego.federation import ClientId
 from pflego.model import Model
 from pflego.problem import Problem
 from pflego.weights import Weights
+
+Missing: TypeAlias = Literal["zero", "renormalise"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,9 @@ class Round:
     clients: int  # I
     expected: float  # r, the expected number of participants
     samples: int  # the sum of all N_j
-    seed: int
+    selected: int  # how many were asked to take part
+    seed: int = 0
+    missing: Missing = "zero"
 
     @property
     def scale(self) -> float:
@@ -37,6 +42,17 @@ class Round:
         """alpha_i = N_i / sum_j N_j, over the whole federation."""
         return samples / self.samples
 
+    def shares(self, samples: Sequence[int]) -> list[float]:
+        """The factors of the replies that arrived, given their sample counts: I/r alpha_i.
+
+        Where some are missing, the rest stay as they are (missing="zero": a missing reply counts as zero) or are
+        scaled to sum to one (missing="renormalise").
+        """
+        shares = [self.scale * self.alpha(n) for n in samples]
+        if self.missing == "zero" or len(samples) == self.selected:
+            return shares
+        return [share / sum(shares) for share in shares]
+
 
 @dataclass(frozen=True)
 class Update:
@@ -45,7 +61,8 @@ class Update:
     state: Weights
     message: Weights
     loss: float | None = None  # after the last step; None: not known without another pass
-    model: Weights | None = None  # its model right after its steps, where that is not shared + state
+    model: Weights | None = None  # its model right after its steps, where `personal` would not give it
+    fallbacks: int = 0  # 1 if its head steps went uphill and it fell back
 
 
 @dataclass(frozen=True)
@@ -71,8 +88,8 @@ class Algorithm(ABC):
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: getattr(v, "__qualname__", repr(v)) if callable(v) else v for name, v in values.items()}
 
-    def init_shared(self, model: Model) -> Weights:
-        """Give the server's first weights: theta_0."""
+    def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
+        """Give the server's first weights: theta_0. `outputs` are those of the whole federation."""
         return model.weights()
 
     @abstractmethod
@@ -89,10 +106,14 @@ class Algorithm(ABC):
     ) -> tuple[Weights, Weights]:
         """Turn the replies, in the order of the federation, into new shared weights and server state."""
 
-    def personal(self, shared: Weights, state: Weights) -> Weights:
+    def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Give the weights of a client's own model: the shared ones, overlaid with its own."""
         return {**shared, **state}
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Give a client's state made ready for the present shared weights, as it would be before use."""
         return state
+
+    def warn(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:
+        """Say what looks wrong before the first round, seen from one of its clients."""
+        return None

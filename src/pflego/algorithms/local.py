@@ -41,7 +41,7 @@ class Local(Algorithm):
         check_positive("client_lr", self.client_lr)
         check_head_init(self.head_init)
 
-    def init_shared(self, model: Model) -> Weights:
+    def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
         """Nothing is shared."""
         return {}
 

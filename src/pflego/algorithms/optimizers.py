@@ -21,7 +21,7 @@ OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
 
 def check_optimizer(name: object) -> None:
     """Refuse an unknown optimiser."""
-    if name not in OPTIMIZERS:
+    if not isinstance(name, str) or name not in OPTIMIZERS:
         raise unknown("server_optimizer", str(name), OPTIMIZERS)
 
 

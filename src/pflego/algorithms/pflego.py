@@ -11,22 +11,37 @@ pass gives g_i. tau is `steps`, beta `client_lr`, rho `server_lr`.
 The last two lines together are one SGD step on the federation's loss, eq. (fullloss), when the head's step
 carries alpha_i too, as in the paper's proof: head_step="exact". As the paper's text has it, without alpha_i,
 it is head_step="paper".
+
+Beyond the paper, client_lr="auto" is beta = 1/L_i, the rate Proposition 2 allows client i in this round, which
+also caps the head's last step; and with a common head the outputs are (W_0 + V_i) phi, where the server trains
+W_0, a row for every class of the federation, together with theta, and V_i is personal. The step is then an SGD
+step on {theta, W_0, V_1, ..., V_I}.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from pflego.algorithms.base import Algorithm, Reply, Round, Update
 from pflego.algorithms.optimizers import check_optimizer, optimizer_step
-from pflego.errors import check_choice, check_positive
-from pflego.heads import HeadInit, check_head_init
+from pflego.errors import UserError, check_choice, check_positive, check_rate
+from pflego.heads import HEAD, Descent, HeadInit, LinearHead, check_head_init
+from pflego.heads.descent import RULES, Rule
+from pflego.model import Model
 from pflego.problem import Problem
+from pflego.randomness import torch_generator
+from pflego.theory import client_bound
 from pflego.weights import Weights, step, weighted_sum
+
+_SMOOTHNESS = "smoothness"  # what a client adds to its message where the server's rate depends on it
+_ITERATIONS = 5  # of the power method on the backbone: each costs a pass both ways
+_FALLBACKS = 2  # how often a head that went uphill is tried again with a tenth of the rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,60 +53,147 @@ class PFLEGO(Algorithm):
     steps
         tau, head steps a round, the last of them the joint one.
     client_lr
-        beta, the rate of the first tau - 1 steps.
+        beta, the rate of the first tau - 1 steps. "auto": 1/L_i for every client and round, which also caps the
+        head's last step.
     server_lr
-        rho, the rate of the joint step.
+        rho, the rate of the joint step. "auto", for server_optimizer="sgd" alone: r/I 1/L with the largest
+        smoothness constant the round's clients measure, at five more passes each way.
     server_optimizer
         "sgd" (the algorithm as written), "adam" (as in the paper's experiments), or any of torch.optim.
     head_step
         "paper": the head's last step is rho I/r; "exact": rho I/r alpha_i, one SGD step on the whole loss.
     head_init
         "zeros", "uniform" (the paper's U[0, 1)), or a function (rows, columns, generator) -> Tensor.
+    head_optimizer
+        "gd", "momentum" or "adam" for the tau - 1 steps, afresh every round. The last two are held to the paper's
+        condition: where they would end above the loss they began with, they are tried again with a tenth of the
+        rate, twice, and then given up for the old head. The history counts such clients as fallbacks.
+    momentum
+        mu of "momentum".
+    common_head
+        Split each head into a part shared by everybody, trained at the server, and a personal rest.
     """
 
     steps: int = 50
-    client_lr: float = 0.1
-    server_lr: float = 0.003
+    client_lr: float | Literal["auto"] = "auto"
+    server_lr: float | Literal["auto"] = 0.003
     server_optimizer: str = "adam"
     head_step: Literal["paper", "exact"] = "paper"
     head_init: HeadInit = "zeros"
+    head_optimizer: Rule = "gd"
+    momentum: float = 0.9
+    common_head: bool = False
 
     def __post_init__(self) -> None:
         check_positive("steps", self.steps, whole=True)
-        check_positive("client_lr", self.client_lr)
-        check_positive("server_lr", self.server_lr)
+        check_rate("client_lr", self.client_lr)
+        check_rate("server_lr", self.server_lr)
         check_optimizer(self.server_optimizer)
         check_choice("head_step", self.head_step, ["paper", "exact"])
         check_head_init(self.head_init)
+        check_choice("head_optimizer", self.head_optimizer, RULES)
+        check_positive("momentum", self.momentum)
+        if self.server_lr == "auto" and self.server_optimizer != "sgd":
+            raise UserError(
+                f"server_lr='auto' is for server_optimizer='sgd': give {self.server_optimizer} a number"
+            )
+        if self.client_lr == "auto" and self.head_optimizer == "adam":
+            raise UserError(
+                "client_lr='auto' is no rate for Adam, whose steps do not grow with the gradient: give one"
+            )
+
+    def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
+        """theta_0, and W_0 if there is a common head."""
+        if not self.common_head:
+            return model.weights()
+        if not isinstance(head := model.head(outputs), LinearHead):
+            raise UserError("common_head=True needs linear heads")
+        return {
+            **model.weights(),
+            **head.init(self.head_init, torch_generator(seed, "common head"), model.weight_dtype),
+        }
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
-        """W_i."""
-        return problem.new_head(self.head_init, seed)
+        """W_i, or V_i = 0 beside a common head."""
+        return problem.new_head("zeros" if self.common_head else self.head_init, seed)
 
     def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
-        """Tau - 1 steps on the head, then the joint gradient: keep the head's part, send theta's."""
+        """tau - 1 steps on the head, then the joint gradient: keep the head's part, send theta's."""
         forward = problem.forward(shared)
-        head = self._head_steps(state, forward.features, problem)
+        head = self._whole_head(shared, state, problem)
+        head, limit, fallbacks = self._head_steps(head, forward.features, problem)
         joint = problem.head_gradient(head, forward.features)
-        gradient = forward.backward(joint.features)
-        rate = self.server_lr * round.scale
+        message = forward.backward(joint.features)
+        if self.common_head:
+            everybodys = torch.zeros_like(shared[HEAD])
+            message[HEAD] = everybodys.index_copy_(0, problem.rows, joint.head[HEAD])
+        if self.server_lr == "auto":
+            largest = problem.backbone_smoothness({**shared, **head}, _ITERATIONS)
+            message[_SMOOTHNESS] = torch.tensor(largest)
+            rate = 1 / largest if largest else limit
+        else:
+            rate = self.server_lr * round.scale
         if self.head_step == "exact":
             rate *= round.alpha(problem.samples)
-        head = step(head, joint.head, rate)
-        return Update(head, gradient, loss=problem.head_loss(head, forward.features))
+        head = step(head, joint.head, min(rate, limit))
+        loss = problem.head_loss(head, forward.features)
+        return Update(self._own_part(shared, head, problem), message, loss=loss, fallbacks=fallbacks)
 
     def server_update(
         self, round: Round, shared: Weights, server: Weights, replies: Sequence[Reply]
     ) -> tuple[Weights, Weights]:
         """Take one step along I/r sum_i alpha_i g_i."""
-        gradient = weighted_sum(
-            (round.scale * round.alpha(reply.samples), reply.message) for reply in replies
-        )
-        return optimizer_step(self.server_optimizer, self.server_lr, shared, gradient, server)
+        shares = round.shares([reply.samples for reply in replies])
+        gradient = weighted_sum(zip(shares, (reply.message for reply in replies), strict=True))
+        rate = self.server_lr
+        if rate == "auto":
+            gradient.pop(_SMOOTHNESS)
+            largest = max(float(reply.message[_SMOOTHNESS]) for reply in replies)
+            rate = 1 / (largest * round.scale) if largest else 0.0
+        return optimizer_step(self.server_optimizer, rate, shared, gradient, server)
+
+    def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """theta and W_i, or theta and W_0 + V_i."""
+        return {**shared, **self._whole_head(shared, state, problem)}
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """Tau - 1 head steps against the present theta."""
-        return self._head_steps(state, problem.forward(shared).features, problem)
+        """tau - 1 head steps against the present theta."""
+        head = self._whole_head(shared, state, problem)
+        head, _, _ = self._head_steps(head, problem.forward(shared).features, problem)
+        return self._own_part(shared, head, problem)
 
-    def _head_steps(self, head: Weights, features: Tensor, problem: Problem) -> Weights:
-        return problem.head_steps(head, features, steps=self.steps - 1, rate=self.client_lr)
+    def warn(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:
+        """Name Proposition 2's bound where a fixed client rate exceeds it."""
+        if self.client_lr == "auto" or self.head_optimizer != "gd":
+            return None
+        head = self._whole_head(shared, state, problem)
+        bound = client_bound(problem.head_smoothness(head, problem.forward(shared).features))
+        if self.client_lr < bound:
+            return None
+        return (
+            f"client_lr={self.client_lr:g} is above {bound:.3g}, the bound 2/L of Proposition 2 for client "
+            f"{problem.client.id!r} at the start: its head may go uphill. client_lr='auto' stays below it"
+        )
+
+    def _head_steps(self, head: Weights, features: Tensor, problem: Problem) -> tuple[Weights, float, int]:
+        """tau - 1 steps. Gives the head, the most its last step may be, and 1 if the steps had to fall back."""
+        rate, limit = self.client_lr, inf
+        if rate == "auto":
+            rate = limit = 1 / problem.head_smoothness(head, features)
+        descent = Descent(rate, self.head_optimizer, self.momentum)
+        stepped = problem.head_steps(head, features, self.steps - 1, descent)
+        if self.head_optimizer == "gd":
+            return stepped, limit, 0
+        before = problem.head_loss(head, features)
+        for tries in range(_FALLBACKS + 1):
+            if problem.head_loss(stepped, features) <= before:
+                return stepped, limit, min(tries, 1)
+            descent = replace(descent, rate=descent.rate / 10)
+            stepped = problem.head_steps(head, features, self.steps - 1, descent)
+        return head, limit, 1
+
+    def _whole_head(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        return {HEAD: shared[HEAD][problem.rows] + state[HEAD]} if self.common_head else state
+
+    def _own_part(self, shared: Weights, head: Weights, problem: Problem) -> Weights:
+        return {HEAD: head[HEAD] - shared[HEAD][problem.rows]} if self.common_head else head

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from pflego.errors import UserError
 
@@ -146,7 +147,9 @@ def run(
     console = Console()
     console.print(summary(result))
     console.print(
-        f"results in [bold]{folder}[/bold]{_report(result, folder)}", highlight=False, soft_wrap=True
+        f"results in [bold]{escape(str(folder))}[/bold]{_report(result, folder)}",
+        highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -198,6 +201,6 @@ def _free_folder(settings: dict[str, object]) -> Path:
 def _report(run: Run, folder: Path) -> str:
     """Write the report, where its library is installed, and say so."""
     try:
-        return f", to look at: [bold]{run.report(folder / 'report.html')}[/bold]"
+        return f", to look at: [bold]{escape(str(run.report(folder / 'report.html')))}[/bold]"
     except ModuleNotFoundError as error:
         return f" ({error})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from pflego.data.partition import draw_classes, iid, round_robin
 from pflego.data.sets import data_set
@@ -46,7 +47,9 @@ def load(
     """
     check_positive("clients", clients, whole=True)
     found = data_set(str(data), data_dir=data_dir)
-    source: dict[str, object] = {"data": str(data), "clients": clients}
+    source: dict[str, object] = {"data": str(data), "clients": clients, "data_seed": seed}
+    if data_dir is not None:
+        source["data_dir"] = str(data_dir)
     if found.y_train.dtype.kind == "f":
         if classes_per_client is not None:
             raise UserError(f"{found.name} is a regression, it has no classes: leave classes_per_client out")
@@ -62,7 +65,7 @@ def load(
         names = np.unique(found.y_train)
         held = draw_classes(len(names), clients, classes_per_client, seed=seed)
         parts = [
-            round_robin(np.searchsorted(names, y), held, seed=seed, purpose=p)
+            round_robin(_places(y, names), held, seed=seed, purpose=p)
             for y, p in [(found.y_train, "train"), (found.y_test, "test")]
         ]
     train, test = parts
@@ -77,3 +80,8 @@ def load(
         ],
         source=source,
     )
+
+
+def _places(labels: npt.NDArray[np.generic], names: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
+    """Positions of labels among the classes; one that never occurs in training goes with its neighbour."""
+    return np.minimum(np.searchsorted(names, labels), len(names) - 1)

@@ -17,8 +17,7 @@ Indices = npt.NDArray[np.int64]
 def draw_classes(classes: int, clients: int, classes_per_client: int, *, seed: int) -> list[Indices]:
     """Draw each client's classes without replacement, so that every class is held by somebody.
 
-    Draws are repeated until nothing is left over; where that would take too long, the classes nobody drew
-    replace classes that others hold too.
+    A class nobody drew takes the place of one that others hold too.
     """
     if not 1 <= classes_per_client <= classes:
         raise UserError(

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -75,14 +74,19 @@ def read_npz(path: Path) -> DataSet:
     """Read x_train, y_train, x_test and y_test from a file."""
     wanted = ["x_train", "y_train", "x_test", "y_test"]
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             if absent := [key for key in wanted if key not in archive]:
                 raise UserError(f"{path} has no {', '.join(absent)}; it needs {', '.join(wanted)}")
             arrays = [archive[key] for key in wanted]
-    except (OSError, ValueError, BadZipFile) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"cannot read {path}: {error}") from error
+    except UserError:
+        raise
+    except (
+        Exception
+    ) as error:  # a damaged archive fails in a dozen ways: zipfile, zlib, lzma and NumPy have their own
+        raise UserError(f"cannot read {path}: {error or type(error).__name__}") from error
+    for part, x, y in [("training", *arrays[:2]), ("test", *arrays[2:])]:
+        if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+            raise UserError(f"{path}: {part} inputs of shape {x.shape}, but labels of shape {y.shape}")
     return DataSet(path.stem, *arrays)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 
 from pflego.algorithms.base import Algorithm, Reply, Round
 from pflego.evaluation import Score
-from pflego.federation import ClientId, Federation
-from pflego.model import Model
-from pflego.problem import Problem
-from pflego.weights import Weights, to
+from pflego.federation import ClientId
+from pflego.problem import Problems
+from pflego.weights import Weights, is_finite, to
 
 
 @dataclass(frozen=True)
@@ -28,37 +28,34 @@ class Outcome:
     seconds: float
     forward_passes: int
     backward_passes: int
+    fallbacks: int
+
+    @property
+    def finite(self) -> bool:
+        """Whether it is fit for use: no infinity and no NaN in what was sent, kept or measured."""
+        return isfinite(self.loss) and is_finite(self.reply.message) and is_finite(self.state)
 
 
+@dataclass(frozen=True)
 class LocalEngine:
     """Runs a cohort here."""
 
-    def __init__(
-        self,
-        federation: Federation,
-        model: Model,
-        algorithm: Algorithm,
-        states: Mapping[ClientId, Weights],
-        device: torch.device,
-    ) -> None:
-        self.federation = federation
-        self.model = model.to(device)
-        self.algorithm = algorithm
-        self.states = states
-        self.device = device
+    problems: Problems
+    algorithm: Algorithm
+    states: Mapping[ClientId, Weights]
 
     def run(self, round: Round, shared: Weights, cohort: Sequence[int]) -> list[Outcome]:
         """Let every client of the cohort do its work; outcomes in the order of the federation."""
         return sorted((self._client(round, shared, p) for p in cohort), key=lambda outcome: outcome.position)
 
     def _client(self, round: Round, shared: Weights, position: int) -> Outcome:
-        client = self.federation[position]
-        problem = Problem(client, self.model, self.federation.task, self.device)
-        state = to(self.states[client.id], self.device)
+        problem = self.problems[position]
+        client = problem.client
+        state = to(self.states[client.id], problem.device)
         start = time.perf_counter()
         update = self.algorithm.client_update(round, shared, state, problem)
         seconds = time.perf_counter() - start
-        weights = update.model or self.algorithm.personal(shared, update.state)
+        weights = update.model or self.algorithm.personal(shared, update.state, problem)
         return Outcome(
             position,
             Reply(client.id, problem.samples, update.message),
@@ -68,4 +65,5 @@ class LocalEngine:
             seconds=seconds,
             forward_passes=problem.forward_passes,
             backward_passes=problem.backward_passes,
+            fallbacks=update.fallbacks,
         )

@@ -10,12 +10,14 @@ from torch import nn
 
 from pflego.errors import unknown
 from pflego.model import Model
+from pflego.models.cifar_cnn import cifar_cnn
 from pflego.models.mlp import mlp
 from pflego.randomness import entropy
 
 # From the shape of a sample to a backbone and the number of its features.
 BACKBONES: dict[str, Callable[[Sequence[int]], tuple[nn.Module, int]]] = {
     "mlp": lambda shape: (mlp(prod(shape)), 200),
+    "cifar-cnn": lambda shape: (cifar_cnn(), 192),
 }
 
 
@@ -26,11 +28,11 @@ def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
     200
     """
     if name not in BACKBONES:
-        raise unknown("model", name, BACKBONES)
+        raise unknown("model", str(name), BACKBONES)
     with torch.random.fork_rng():
         torch.manual_seed(entropy(seed, "backbone") >> 64)
         backbone, features = BACKBONES[name](shape)
-    return Model(backbone, features, source={"model": name})
+    return Model(backbone, features, source={"model": name, "model_seed": seed})
 
 
-__all__ = ["BACKBONES", "build", "mlp"]
+__all__ = ["BACKBONES", "build", "cifar_cnn", "mlp"]

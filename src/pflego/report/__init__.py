@@ -106,7 +106,9 @@ def _chart(title: str, x: str, y: str, traces: Sequence[Scatter]) -> str:
         xaxis={"title": x, "gridcolor": "rgba(128,128,128,0.2)"},
         yaxis={"title": y, "gridcolor": "rgba(128,128,128,0.2)"},
     )
-    drawing = figure.to_html(full_html=False, include_plotlyjs=False, config={"responsive": True})
+    drawing = figure.to_html(
+        full_html=False, include_plotlyjs=False, config={"responsive": True, "displayModeBar": False}
+    )
     return f"<section><h2>{escape(title)}</h2>{drawing}</section>"
 
 

@@ -1,0 +1,17 @@
+"""The personal part of a model, and the tau cheap steps on it."""
+
+from pflego.heads.base import HEAD, Head, HeadGradient, HeadInit, check_head_init
+from pflego.heads.descent import Descent
+from pflego.heads.linear import LinearHead
+from pflego.heads.module import ModuleHead
+
+__all__ = [
+    "HEAD",
+    "Descent",
+    "Head",
+    "HeadGradient",
+    "HeadInit",
+    "LinearHead",
+    "ModuleHead",
+    "check_head_init",
+]

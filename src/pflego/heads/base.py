@@ -1,0 +1,63 @@
+"""What a model asks of a head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from pflego.errors import check_choice
+from pflego.heads.descent import Descent
+from pflego.task import Task
+from pflego.weights import Weights
+
+HEAD = "head"  # the name of a linear head; the parameters of any other are called head.<name>
+HeadInit: TypeAlias = Literal["zeros", "uniform"] | Callable[[int, int, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class HeadGradient:
+    """The loss at a head, and its gradient with respect to the head and to the features."""
+
+    loss: Tensor
+    head: Weights
+    features: Tensor  # (samples, M)
+
+
+class Head(Protocol):
+    """A head from M features to K outputs. `weights` may hold more than it, `features` are (samples, M)."""
+
+    def init(self, how: HeadInit, generator: torch.Generator, dtype: torch.dtype) -> Weights:
+        """Draw a first head."""
+        ...
+
+    def outputs(self, weights: Weights, features: Tensor) -> Tensor:
+        """z, (samples, K)."""
+        ...
+
+    def gradient(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> HeadGradient:
+        """Loss and joint gradient at this head."""
+        ...
+
+    def descend(
+        self, weights: Weights, features: Tensor, targets: Tensor, task: Task, steps: int, descent: Descent
+    ) -> Weights:
+        """Take steps on the head alone; give the head."""
+        ...
+
+    def smoothness(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:
+        """L_i of the loss as a function of the head."""
+        ...
+
+    def module(self, weights: Weights) -> nn.Module:
+        """The same head as an ordinary module from features to outputs."""
+        ...
+
+
+def check_head_init(how: object) -> None:
+    """Refuse a way to start heads that is neither known nor a function."""
+    if not callable(how):
+        check_choice("head_init", how, ["zeros", "uniform"])

@@ -1,0 +1,89 @@
+"""Any module as a head, by automatic differentiation on cached features."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pflego.errors import UserError
+from pflego.heads.base import HEAD, HeadGradient, HeadInit
+from pflego.heads.descent import Descent
+from pflego.task import Task
+from pflego.theory import smoothness
+from pflego.weights import Weights
+
+_PREFIX = f"{HEAD}."
+
+
+@dataclass(frozen=True)
+class ModuleHead:
+    """A module from M features to K outputs. Its parameters are kept in a client's state as head.<name>."""
+
+    template: nn.Module
+
+    def __post_init__(self) -> None:
+        if any(True for _ in self.template.buffers()):
+            raise UserError(
+                "a head must not have buffers (batch norm?): use LayerNorm, or put it into the backbone"
+            )
+
+    def init(self, how: HeadInit, generator: torch.Generator, dtype: torch.dtype) -> Weights:
+        """Let every layer draw its own first weights, from the generator's seed."""
+        if how != "zeros":
+            raise UserError(
+                "head_init is for linear heads: the layers of a module draw their own first weights"
+            )
+        module = copy.deepcopy(self.template)
+        with torch.random.fork_rng():
+            torch.manual_seed(generator.initial_seed())
+            for layer in module.modules():
+                if callable(reset := getattr(layer, "reset_parameters", None)):
+                    reset()
+        return {_PREFIX + name: p.detach().to(dtype) for name, p in module.named_parameters()}
+
+    def outputs(self, weights: Weights, features: Tensor) -> Tensor:
+        """The module's outputs with these weights."""
+        own = {name.removeprefix(_PREFIX): w for name, w in _own(weights).items()}
+        dtype = next(iter(own.values())).dtype
+        outputs: Tensor = functional_call(self.template, own, (features.to(dtype),))
+        return outputs
+
+    def gradient(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> HeadGradient:
+        """Loss and joint gradient, by automatic differentiation."""
+        head = {name: w.detach().requires_grad_() for name, w in _own(weights).items()}
+        features = features.detach().requires_grad_()
+        loss = task.loss(self.outputs(head, features), targets)
+        *gradients, at_features = torch.autograd.grad(
+            loss, [*head.values(), features], materialize_grads=True
+        )
+        return HeadGradient(loss.detach(), dict(zip(head, gradients, strict=True)), at_features)
+
+    def descend(
+        self, weights: Weights, features: Tensor, targets: Tensor, task: Task, steps: int, descent: Descent
+    ) -> Weights:
+        """Steps of the rule along the gradient of the head alone."""
+        head = _own(weights)
+        move = descent.start()
+        for _ in range(steps):
+            moves = move(self.gradient(head, features, targets, task).head)
+            head = {name: w - moves[name] for name, w in head.items()}
+        return head
+
+    def smoothness(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:
+        """The largest curvature at this head."""
+        return smoothness(lambda head: task.loss(self.outputs(head, features), targets), _own(weights))
+
+    def module(self, weights: Weights) -> nn.Module:
+        """The module itself, with these weights."""
+        module = copy.deepcopy(self.template)
+        own = {name.removeprefix(_PREFIX): w.detach().clone() for name, w in _own(weights).items()}
+        module.load_state_dict(own, assign=True)
+        return module
+
+
+def _own(weights: Weights) -> Weights:
+    return {name: w for name, w in weights.items() if name.startswith(_PREFIX)}

@@ -1,0 +1,48 @@
+import pytest
+import torch
+
+from pflego import UserError, models
+
+
+def test_first_weights_are_a_function_of_the_seed() -> None:
+    one, same, other = (models.build("mlp", (4,), seed=seed).fingerprint() for seed in (1, 1, 2))
+    assert one == same != other
+
+
+@pytest.mark.parametrize("name", models.BACKBONES)
+def test_building_neither_reads_nor_changes_the_global_random_state(name: str) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first = models.build(name, (1, 8, 8), seed=1).fingerprint()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(4)
+    assert models.build(name, (1, 8, 8), seed=1).fingerprint() == first
+
+
+def test_the_mlp_is_one_layer_of_200_units() -> None:
+    model = models.build("mlp", (28, 28))
+    assert model.features == 200
+    assert {name: tuple(tensor.shape) for name, tensor in model.weights().items()} == {
+        "1.weight": (200, 784),
+        "1.bias": (200,),
+    }
+    images = torch.randint(256, (3, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    weights = model.weights()
+    found = model.phi(weights, model.prepare(images))
+    flat = images.double().reshape(3, 784) / 255
+    wanted = (flat @ weights["1.weight"].double().T + weights["1.bias"].double()).clamp(min=0)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", models.BACKBONES)
+def test_every_backbone_passes_the_check(name: str) -> None:
+    models.build(name, (1, 8, 8)).check(torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
+
+
+def test_a_model_keeps_its_name_for_the_record() -> None:
+    assert models.build("mlp", (4,)).source["model"] == "mlp"
+
+
+def test_an_unknown_model_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="unknown model 'MPL': did you mean 'mlp'"):
+        models.build("MPL", (4,))
