@@ -32,7 +32,7 @@ import tomli_w
 
 from pflego.errors import FolderError, UserError
 from pflego.federation import ClientId
-from pflego.files import read_tensors, write_atomically, write_tensors
+from pflego.files import make_folder, read_tensors, write_atomically, write_tensors
 from pflego.weights import Weights
 
 HistoryRow: TypeAlias = dict[str, float | int | None]
@@ -79,10 +79,8 @@ class RunFolder:
             raise FolderError(
                 f"{self.path} already holds a run: resume it (resume=True, --resume) or choose another folder"
             )
-        try:
-            self._states.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FolderError(f"cannot write to the folder {self.path}: {error.strerror or error}") from error
+        make_folder(self.path)
+        make_folder(self._states)
         self._forget_beyond(0, [])
         self._write_settings(settings)
 
@@ -100,7 +98,7 @@ class RunFolder:
             raise UserError(
                 f"{self.path} is already at round {checkpoint.round}, past the {rounds} asked for"
             )
-        self._states.mkdir(parents=True, exist_ok=True)
+        make_folder(self._states)
         if checkpoint is None:
             self._forget_beyond(0, [])
         else:

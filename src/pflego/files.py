@@ -17,6 +17,14 @@ from pflego.weights import Weights
 _FORMAT = "pflego 1"
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, or say why not."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderError(f"cannot write to the folder {path}: {error.strerror or error}") from error
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file in one step: a reader, or a crash, meets the old content or the new, never a part."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")

@@ -36,7 +36,8 @@ def test_the_mlp_is_one_layer_of_200_units() -> None:
 
 @pytest.mark.parametrize("name", models.BACKBONES)
 def test_every_backbone_passes_the_check(name: str) -> None:
-    models.build(name, (1, 8, 8)).check(torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
+    shape = (32, 32, 3) if name == "cifar-cnn" else (1, 8, 8)
+    models.build(name, shape).check(torch.rand(4, *shape, generator=torch.Generator().manual_seed(0)))
 
 
 def test_a_model_keeps_its_name_for_the_record() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Annotated
 
 import typer
 
+from pflego.cli import theory
 from pflego.cli.run import run
 from pflego.errors import UserError
 
@@ -17,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(run)
+app.add_typer(theory.app, name="theory")
 
 
 def _version(wanted: bool) -> None:
@@ -38,6 +41,7 @@ def _root(
 
 def main() -> None:
     """Run the command line. What the user got wrong is one line and exit status 2."""
+    warnings.showwarning = lambda message, *_: print(f"pflego: {message}", file=sys.stderr)
     try:
         app()
     except UserError as error:

@@ -3,114 +3,52 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
-from rich.markup import escape
 
-from pflego.errors import UserError
+from pflego.cli import options
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from pflego.run import Run
 
-_DATA = "Data"
-_METHOD = "Method"
-_RUN = "Run"
-
 
 def run(
-    settings: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A TOML file of the same names as the options; options given here take precedence."
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Data set (digits, diabetes, mnist, ...) or .npz file. \\[digits]", rich_help_panel=_DATA
-        ),
-    ] = None,
-    clients: Annotated[
-        int | None, typer.Option(help="How many clients. \\[20]", rich_help_panel=_DATA)
-    ] = None,
-    classes_per_client: Annotated[
-        int | None,
-        typer.Option(
-            help="Classes each client holds: fewer make clients more different. \\[2]", rich_help_panel=_DATA
-        ),
-    ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(help="Folder searched first for <name>.npz. \\[$PFLEGO_DATA]", rich_help_panel=_DATA),
-    ] = None,
-    data_seed: Annotated[
-        int | None, typer.Option(help="Seed of the partition. \\[--seed]", rich_help_panel=_DATA)
-    ] = None,
-    algorithm: Annotated[
-        str | None, typer.Option(help="Method: pflego, local. \\[pflego]", rich_help_panel=_METHOD)
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Backbone: mlp. \\[mlp]", rich_help_panel=_METHOD)] = None,
-    model_seed: Annotated[
-        int | None, typer.Option(help="Seed of the first weights. \\[--seed]", rich_help_panel=_METHOD)
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="tau, local steps a round. \\[50]", rich_help_panel=_METHOD)
-    ] = None,
-    client_lr: Annotated[
-        float | None, typer.Option(help="beta, rate of the local steps. \\[0.1]", rich_help_panel=_METHOD)
-    ] = None,
-    server_lr: Annotated[
-        float | None, typer.Option(help="rho, rate of the joint step. \\[0.003]", rich_help_panel=_METHOD)
-    ] = None,
-    server_optimizer: Annotated[
-        str | None,
-        typer.Option(help="sgd, adam or any other of torch.optim. \\[adam]", rich_help_panel=_METHOD),
-    ] = None,
-    head_step: Annotated[
-        str | None,
-        typer.Option(
-            help="The head's last step: paper, or exact (weighted by alpha_i).", rich_help_panel=_METHOD
-        ),
-    ] = None,
-    head_init: Annotated[
-        str | None, typer.Option(help="How heads start: zeros or uniform. \\[zeros]", rich_help_panel=_METHOD)
-    ] = None,
-    participation: Annotated[
-        str | None,
-        typer.Option(
-            help="Who takes part in a round: a number, everyone, binomial:0.2 or between:4-28. \\[everyone]",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="T, rounds. \\[100]", rich_help_panel=_RUN)] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Decides every random draw. \\[0]", rich_help_panel=_RUN)
-    ] = None,
-    evaluate_every: Annotated[
-        int | None,
-        typer.Option(
-            help="Rounds between evaluations of everyone; 0: only at the end. \\[10]", rich_help_panel=_RUN
-        ),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda, mps, ... \\[auto]", rich_help_panel=_RUN)
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the results. \\[runs/<data>-<algorithm>]", rich_help_panel=_RUN),
-    ] = None,
-    checkpoint_every: Annotated[
-        int | None, typer.Option(help="Rounds between checkpoints. \\[1]", rich_help_panel=_RUN)
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Go on with the run in --out, with its own settings.", rich_help_panel=_RUN
-        ),
-    ] = False,
+    settings: options.SettingsFile = None,
+    data: options.Data = None,
+    clients: options.Clients = None,
+    classes_per_client: options.ClassesPerClient = None,
+    data_dir: options.DataDir = None,
+    data_seed: options.DataSeed = None,
+    algorithm: options.AlgorithmName = None,
+    model: options.ModelName = None,
+    model_seed: options.ModelSeed = None,
+    steps: options.Steps = None,
+    client_lr: options.ClientLr = None,
+    server_lr: options.ServerLr = None,
+    server_optimizer: options.ServerOptimizer = None,
+    head_step: options.HeadStep = None,
+    head_init: options.HeadInit = None,
+    head_optimizer: options.HeadOptimizer = None,
+    momentum: options.Momentum = None,
+    common_head: options.CommonHead = None,
+    participation: options.Participation = None,
+    rounds: options.Rounds = None,
+    dropout: options.Dropout = None,
+    deadline: options.Deadline = None,
+    samples_per_second: options.SamplesPerSecond = None,
+    speed_spread: options.SpeedSpread = None,
+    missing: options.Missing = None,
+    seed: options.Seed = None,
+    evaluate_every: options.EvaluateEvery = None,
+    batch_size: options.BatchSize = None,
+    memory: options.Memory = None,
+    device: options.Device = None,
+    out: options.Out = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    resume: options.Resume = False,
 ) -> None:
     """Train one federation with one method.
 
@@ -122,20 +60,16 @@ def run(
 
     The folder holds settings.toml (itself a settings file), metrics.jsonl, the checkpoint and report.html.
     """
-    options = {name: value for name, value in locals().items() if name not in {"settings", "resume"}}
-    given = {k: str(v) if isinstance(v, Path) else v for k, v in options.items() if v is not None}
+    given = options.given({k: v for k, v in locals().items() if k not in {"settings", "resume"}})
 
     from rich.console import Console
+    from rich.markup import escape
 
     from pflego.experiment import Experiment, read_settings
 
     base = {} if settings is None else read_settings(settings)
-    folder = given.get("out", base.get("out"))
-    if resume:
-        if folder is None:
-            raise UserError("to resume a run, say where it is: --out FOLDER")
-        if (record := Path(str(folder)) / "settings.toml").exists():
-            base = {**read_settings(record), **base}
+    if resume and (record := options.folder_of({**base, **given}) / "settings.toml").exists():
+        base = {**read_settings(record), **base}
     experiment = Experiment.build({**base, **given})
     experiment.settings.setdefault("out", str(_free_folder(experiment.settings)))
     folder = Path(str(experiment.settings["out"]))
@@ -200,6 +134,8 @@ def _free_folder(settings: dict[str, object]) -> Path:
 
 def _report(run: Run, folder: Path) -> str:
     """Write the report, where its library is installed, and say so."""
+    from rich.markup import escape
+
     try:
         return f", to look at: [bold]{escape(str(run.report(folder / 'report.html')))}[/bold]"
     except ModuleNotFoundError as error:

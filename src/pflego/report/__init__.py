@@ -8,9 +8,8 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from pflego.errors import FolderError
 from pflego.evaluation import worst_tenth
-from pflego.files import write_atomically
+from pflego.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Scatter
@@ -61,10 +60,7 @@ def write_report(run: Run, path: Path) -> Path:
         ),
         plotly=get_plotlyjs(),
     )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FolderError(f"cannot write {path}: {error.strerror or error}") from error
+    make_folder(path.parent)
     write_atomically(path, page.encode())
     return path
 

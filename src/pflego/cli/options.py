@@ -1,0 +1,177 @@
+"""The options of commands that train, spelled like the keyword arguments. Not given, they are None."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pflego.errors import UserError
+
+_DATA = "Data"
+_METHOD = "Method"
+_ROUNDS = "Rounds"
+_RUN = "Run"
+
+
+def _rate(text: str) -> float | str:
+    """A number, or auto."""
+    if text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither a number nor auto") from None
+
+
+def given(options: dict[str, object]) -> dict[str, object]:
+    """The options that were given, as settings."""
+    return {k: str(v) if isinstance(v, Path) else v for k, v in options.items() if v is not None}
+
+
+def folder_of(settings: dict[str, object]) -> Path:
+    """The run's folder, which must be named."""
+    if "out" not in settings:
+        raise UserError("to resume a run, say where it is: --out FOLDER")
+    return Path(str(settings["out"]))
+
+
+SettingsFile = Annotated[
+    Path | None,
+    typer.Argument(help="A TOML file of the same names as the options; options given here take precedence."),
+]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Data set (digits, diabetes, mnist, ...) or .npz file. \\[digits]", rich_help_panel=_DATA
+    ),
+]
+Clients = Annotated[int | None, typer.Option(help="How many clients. \\[20]", rich_help_panel=_DATA)]
+ClassesPerClient = Annotated[
+    int | None,
+    typer.Option(
+        help="Classes each client holds: fewer make clients more different. \\[2]", rich_help_panel=_DATA
+    ),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Folder searched first for <name>.npz. \\[$PFLEGO_DATA]", rich_help_panel=_DATA),
+]
+DataSeed = Annotated[
+    int | None, typer.Option(help="Seed of the partition. \\[--seed]", rich_help_panel=_DATA)
+]
+
+AlgorithmName = Annotated[
+    str | None, typer.Option(help="pflego or local. \\[pflego]", rich_help_panel=_METHOD)
+]
+ModelName = Annotated[
+    str | None, typer.Option(help="Backbone: mlp or cifar-cnn. \\[mlp]", rich_help_panel=_METHOD)
+]
+ModelSeed = Annotated[
+    int | None, typer.Option(help="Seed of the first weights. \\[--seed]", rich_help_panel=_METHOD)
+]
+Steps = Annotated[int | None, typer.Option(help="tau, local steps a round. \\[50]", rich_help_panel=_METHOD)]
+ClientLr = Annotated[
+    float | None,
+    typer.Option(
+        parser=_rate,
+        metavar="RATE",
+        help="beta, rate of the local steps; auto: what the theory allows. \\[auto]",
+        rich_help_panel=_METHOD,
+    ),
+]
+ServerLr = Annotated[
+    float | None,
+    typer.Option(
+        parser=_rate,
+        metavar="RATE",
+        help="rho, rate of the joint step, or auto. \\[0.003]",
+        rich_help_panel=_METHOD,
+    ),
+]
+ServerOptimizer = Annotated[
+    str | None, typer.Option(help="sgd, adam or any other of torch.optim. \\[adam]", rich_help_panel=_METHOD)
+]
+HeadStep = Annotated[
+    str | None,
+    typer.Option(
+        help="The head's last step: paper, or exact (weighted by alpha_i). \\[paper]", rich_help_panel=_METHOD
+    ),
+]
+HeadInit = Annotated[
+    str | None, typer.Option(help="How heads start: zeros or uniform. \\[zeros]", rich_help_panel=_METHOD)
+]
+HeadOptimizer = Annotated[
+    str | None,
+    typer.Option(help="The head's local steps: gd, momentum or adam. \\[gd]", rich_help_panel=_METHOD),
+]
+Momentum = Annotated[float | None, typer.Option(help="mu of momentum. \\[0.9]", rich_help_panel=_METHOD)]
+CommonHead = Annotated[
+    bool | None,
+    typer.Option(
+        "--common-head/--no-common-head",
+        help="Share a part of every head, trained at the server. \\[no]",
+        rich_help_panel=_METHOD,
+    ),
+]
+
+Participation = Annotated[
+    str | None,
+    typer.Option(
+        help="Who takes part in a round: a number, everyone, binomial:0.2 or between:4-28. \\[everyone]",
+        rich_help_panel=_ROUNDS,
+    ),
+]
+Rounds = Annotated[int | None, typer.Option(help="T, rounds. \\[100]", rich_help_panel=_ROUNDS)]
+Dropout = Annotated[
+    float | None, typer.Option(help="Probability that a reply never arrives. \\[0]", rich_help_panel=_ROUNDS)
+]
+Deadline = Annotated[
+    float | None,
+    typer.Option(help="Seconds the server waits for replies. \\[for ever]", rich_help_panel=_ROUNDS),
+]
+SamplesPerSecond = Annotated[
+    float | None,
+    typer.Option(help="Speed of the median client, for --deadline. \\[1000]", rich_help_panel=_ROUNDS),
+]
+SpeedSpread = Annotated[
+    float | None,
+    typer.Option(help="How much speeds differ (log-normal sigma). \\[0.5]", rich_help_panel=_ROUNDS),
+]
+Missing = Annotated[
+    str | None,
+    typer.Option(help="Where replies are missing: zero or renormalise. \\[zero]", rich_help_panel=_ROUNDS),
+]
+
+Seed = Annotated[int | None, typer.Option(help="Decides every random draw. \\[0]", rich_help_panel=_RUN)]
+EvaluateEvery = Annotated[
+    int | None,
+    typer.Option(
+        help="Rounds between evaluations of everyone; 0: only at the end. \\[10]", rich_help_panel=_RUN
+    ),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        help="Samples through the backbone at a time, for the same result. \\[all]", rich_help_panel=_RUN
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(help="keep activations, or recompute them to save memory. \\[keep]", rich_help_panel=_RUN),
+]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps, ... \\[auto]", rich_help_panel=_RUN)]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the results. \\[runs/<data>-<algorithm>]", rich_help_panel=_RUN),
+]
+CheckpointEvery = Annotated[
+    int | None, typer.Option(help="Rounds between checkpoints. \\[1]", rich_help_panel=_RUN)
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Go on with the run in --out, with its own settings.", rich_help_panel=_RUN
+    ),
+]

@@ -1,0 +1,92 @@
+"""pflego theory: the paper's propositions, measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pflego.cli import options
+
+app = typer.Typer(help="What the paper's theory says, measured.", no_args_is_help=True)
+
+
+@app.callback()
+def _theory() -> None:
+    pass
+
+
+@app.command()
+def rate(
+    horizons: Annotated[str, typer.Option(help="The numbers of rounds T to train for.")] = "10,20,40,80,160",
+    data: options.Data = None,
+    clients: options.Clients = None,
+    classes_per_client: options.ClassesPerClient = None,
+    data_dir: options.DataDir = None,
+    model: options.ModelName = None,
+    steps: options.Steps = None,
+    head_step: options.HeadStep = None,
+    participation: options.Participation = None,
+    seed: options.Seed = None,
+    out: Annotated[Path, typer.Option(help="The picture to draw; figures go beside it as JSON.")] = Path(
+        "theory-rate.png"
+    ),
+) -> None:
+    """Corollary 1: how the mean squared gradient norm falls with the number of rounds T.
+
+    Trains once for each T with the corollary's server rate and draws the norms beside the O(1/sqrt(T)) bound.
+    """
+    given = options.given({k: v for k, v in locals().items() if k not in {"horizons", "out"}})
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from pflego.algorithms.pflego import PFLEGO
+    from pflego.convergence import Point, measure
+    from pflego.errors import UserError
+    from pflego.experiment import Experiment
+    from pflego.files import make_folder, write_atomically
+    from pflego.participation import parse
+    from pflego.plots import Curve, Panel, draw
+
+    try:
+        rounds = sorted({int(word) for word in horizons.split(",")})
+    except ValueError:
+        raise UserError(f"cannot read --horizons {horizons!r}: give whole numbers, 10,20,40") from None
+    if rounds[0] < 1:
+        raise UserError(f"--horizons must be above 0, not {rounds[0]}")
+    make_folder(out.parent)
+    experiment = Experiment.build({"head_step": "exact", **given})
+    assert isinstance(experiment.algorithm, PFLEGO)
+    notes = Console(stderr=True)
+
+    def tell(point: Point) -> None:
+        notes.print(f"T = {point.rounds}: {point.squared_gradient:.3g}", highlight=False)
+
+    points = measure(
+        experiment.federation,
+        experiment.model,
+        experiment.algorithm,
+        horizons=rounds,
+        participation=parse(str(experiment.settings["participation"])),
+        seed=int(str(experiment.settings["seed"])),
+        tell=tell,
+    )
+    bound = [points[0].squared_gradient * (rounds[0] / t) ** 0.5 for t in rounds]
+    table = Table("T", "server rate", "mean squared gradient", "bound through the first, c / sqrt(T)")
+    for point, limit in zip(points, bound, strict=True):
+        table.add_row(
+            str(point.rounds), f"{point.server_lr:.3g}", f"{point.squared_gradient:.3g}", f"{limit:.3g}"
+        )
+    write_atomically(out.with_suffix(".json"), json.dumps([asdict(p) for p in points], indent=2).encode())
+    curves = [
+        Curve("measured", rounds, [point.squared_gradient for point in points], "o-"),
+        Curve("c / sqrt(T)", rounds, bound, "--"),
+    ]
+    title = f"{experiment.settings['data']}, {len(experiment.federation)} clients"
+    draw([Panel(title, curves, "T, rounds", "mean squared gradient norm", "log")], out)
+    Console().print(table)
+    Console().print(f"drawn in {out}", highlight=False, markup=False)
