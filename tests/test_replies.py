@@ -48,7 +48,8 @@ def test_delivery_is_a_function_of_seed_round_and_client() -> None:
 def test_replies_are_lost_as_often_as_asked_and_on_their_own(p: float) -> None:
     network = Network(dropout=p)
     lost = np.array(
-        [[not arrives(network, client=c, round=t, seed=1) for t in range(40)] for c in range(100)], dtype=float
+        [[not arrives(network, client=c, round=t, seed=1) for t in range(40)] for c in range(100)],
+        dtype=float,
     )
     sigma = sqrt(p * (1 - p) / lost.size)
     assert abs(lost.mean() - p) < 5 * sigma
@@ -85,24 +86,24 @@ def test_without_a_spread_all_are_alike(samples: int, passes: int, client: int, 
 
 
 @pytest.mark.parametrize(
-    ("make", "name"),
+    ("kind", "name", "value"),
     [
-        *[(lambda v=v: Network(dropout=v), "dropout") for v in (-0.1, 1.0, 1.5, float("nan"), "0.5", None)],
-        *[(lambda v=v: Network(deadline=v), "deadline") for v in (0, -1.0, float("inf"), "soon")],
-        *[(lambda v=v: Speed(v), "samples_per_second") for v in (0, -1.0, float("nan"), "fast")],
-        *[(lambda v=v: Speed(spread=v), "spread") for v in (-0.5, float("nan"), "wide")],
+        *[(Network, "dropout", value) for value in (-0.1, 1.0, 1.5, float("nan"), "0.5", None)],
+        *[(Network, "deadline", value) for value in (0, -1.0, float("inf"), "soon")],
+        *[(Speed, "samples_per_second", value) for value in (0, -1.0, float("nan"), "fast")],
+        *[(Speed, "spread", value) for value in (-0.5, float("nan"), "wide")],
     ],
 )
-def test_wrong_settings_are_refused_by_name(make: Callable[[], object], name: str) -> None:
+def test_wrong_settings_are_refused_by_name(kind: type[object], name: str, value: object) -> None:
     with pytest.raises(pflego.UserError, match=name):
-        make()
+        kind(**{name: value})
 
 
 def test_training_refuses_them_too() -> None:
     twin = world()
     for wrong in ({"dropout": 1.0}, {"deadline": 0}, {"missing": "ignore"}):
         with pytest.raises(pflego.UserError, match=next(iter(wrong))):
-            pflego.train(twin.federation, twin.model, pflego.PFLEGO(), rounds=1, **wrong)  # type: ignore[arg-type]
+            pflego.train(twin.federation, twin.model, pflego.PFLEGO(), rounds=1, **wrong)
 
 
 def algorithm_1_with_losses(
@@ -208,7 +209,10 @@ def test_late_replies_count_as_lost_ones() -> None:
 
 def test_a_second_forward_pass_takes_its_time() -> None:
     twin = world()
-    for memory, missing in [("keep", 2), ("recompute", 4)]:  # three passes: 21, 36, 51, 66 and 81 ms
+    for memory, missing in [
+        ("keep", 2),
+        ("recompute", 4),
+    ]:  # two passes: 14, 24, 34, ... ms; three: 21, 36, ...
         run = pflego.train(
             twin.federation,
             twin.model,
@@ -218,7 +222,7 @@ def test_a_second_forward_pass_takes_its_time() -> None:
             speed=Speed(1000, spread=0),
             memory=memory,  # type: ignore[arg-type]
         )
-        assert run.history[0]["missing"] == missing + (memory == "keep")
+        assert run.history[0]["missing"] == missing
 
 
 class Watch(pflego.Callback):
@@ -283,7 +287,7 @@ def moves(twin: World, missing: str) -> dict[tuple[int, ...], F64]:
     for i, W in enumerate(twin.heads):
         update = algorithm.client_update(round, shared, {"head": torch.from_numpy(W)}, problems[i])
         replies.append(Reply(f"c{i}", problems[i].samples, update.message))
-    found = {(): np.zeros(28)}
+    found: dict[tuple[int, ...], F64] = {(): np.zeros(28)}
     for count in range(1, clients + 1):
         for arrived in combinations(range(clients), count):
             new, _ = algorithm.server_update(round, shared, {}, [replies[i] for i in arrived])
@@ -356,7 +360,10 @@ def test_the_hand_computed_bias_of_two_clients() -> None:
     rng = np.random.default_rng(1)
     twin.heads = [rng.normal(size=W.shape) for W in twin.heads]
     found = mean(moves(twin, "renormalise"), 2, 0.5, given_one=True)
-    (a, b), parts = twin.alphas, [gradients(twin.net, W, s) for W, s in zip(twin.heads, twin.sites, strict=True)]
+    (a, b), parts = (
+        twin.alphas,
+        [gradients(twin.net, W, s) for W, s in zip(twin.heads, twin.sites, strict=True)],
+    )
     g, h = (np.concatenate([dV.ravel(), dv]) for dV, dv, _ in parts)
     assert apart(found, (1 + a) / 3 * g + (1 + b) / 3 * h) < 1e-12
 
@@ -372,7 +379,7 @@ def test_with_every_reply_both_rules_give_the_papers_shares(
     total = sum(samples) + others
     wanted = [20 / expected * n / total for n in samples]
     for missing in ("zero", "renormalise"):
-        round = Round(1, 20, expected, total, selected=len(samples), missing=missing)  # type: ignore[arg-type]
+        round = Round(1, 20, expected, total, selected=len(samples), missing=missing)
         assert round.shares(samples) == pytest.approx(wanted, rel=1e-12)
 
 
@@ -402,7 +409,7 @@ def test_an_interrupted_run_with_losses_resumes_exactly(tmp_path: Path) -> None:
             rounds=12,
             participation=3,
             dropout=0.4,
-            deadline=0.045,
+            deadline=0.06,
             missing="renormalise",
             seed=5,
             out=out,
@@ -415,9 +422,9 @@ def test_an_interrupted_run_with_losses_resumes_exactly(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path / "cut", resume=stop > 2, callbacks=[StopAfter(stop)])
     assert_identical(train(tmp_path / "cut", resume=True), whole)
-    assert {row["missing"] for row in whole.history} > {0, 1}
+    assert len({row["missing"] for row in whole.history}) > 1
     with pytest.raises(pflego.UserError, match=r"dropout was 0\.4, is now 0\.0"):
         pflego.train(
             twin.federation, twin.model, pflego.PFLEGO(steps=4, head_init="uniform"), rounds=12,
-            participation=3, deadline=0.045, missing="renormalise", seed=5, out=tmp_path / "cut", resume=True,
+            participation=3, deadline=0.06, missing="renormalise", seed=5, out=tmp_path / "cut", resume=True,
         )  # fmt: skip

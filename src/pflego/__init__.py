@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from pflego import models as models
     from pflego.algorithms import PFLEGO as PFLEGO
     from pflego.algorithms import Algorithm as Algorithm
+    from pflego.algorithms import Ditto as Ditto
+    from pflego.algorithms import FedAvg as FedAvg
+    from pflego.algorithms import FedBabu as FedBabu
+    from pflego.algorithms import FedPer as FedPer
+    from pflego.algorithms import FedProx as FedProx
+    from pflego.algorithms import FedRecon as FedRecon
+    from pflego.algorithms import FedRep as FedRep
     from pflego.algorithms import Local as Local
     from pflego.algorithms import Reply as Reply
     from pflego.algorithms import Round as Round
@@ -32,19 +39,35 @@ if TYPE_CHECKING:
     from pflego.participation import Binomial as Binomial
     from pflego.participation import Everyone as Everyone
     from pflego.participation import Fixed as Fixed
+    from pflego.replies import Speed as Speed
     from pflego.run import Run as Run
     from pflego.task import Classification as Classification
     from pflego.task import Regression as Regression
     from pflego.training import train as train
 
 _HOMES = {
-    "pflego.algorithms": ["PFLEGO", "Algorithm", "Local", "Reply", "Round", "Update"],
+    "pflego.algorithms": [
+        "PFLEGO",
+        "Algorithm",
+        "Ditto",
+        "FedAvg",
+        "FedBabu",
+        "FedPer",
+        "FedProx",
+        "FedRecon",
+        "FedRep",
+        "Local",
+        "Reply",
+        "Round",
+        "Update",
+    ],
     "pflego.callbacks": ["Callback"],
     "pflego.data": ["load"],
     "pflego.errors": ["FolderError", "UserError"],
     "pflego.federation": ["Client", "Federation"],
     "pflego.model": ["Model"],
     "pflego.participation": ["Between", "Binomial", "Everyone", "Fixed"],
+    "pflego.replies": ["Speed"],
     "pflego.run": ["Run"],
     "pflego.task": ["Classification", "Regression"],
     "pflego.training": ["train"],

@@ -32,7 +32,7 @@ import tomli_w
 
 from pflego.errors import FolderError, UserError
 from pflego.federation import ClientId
-from pflego.files import make_folder, read_tensors, write_atomically, write_tensors
+from pflego.files import make_folder, read_some, read_tensors, write_atomically, write_tensors
 from pflego.weights import Weights
 
 HistoryRow: TypeAlias = dict[str, float | int | None]
@@ -84,7 +84,7 @@ class RunFolder:
         self._forget_beyond(0, [])
         self._write_settings(settings)
 
-    def resume(self, settings: Settings) -> Checkpoint | None:
+    def resume(self, settings: Settings, *, keep_states: bool = True) -> Checkpoint | None:
         """Go on with the run here; refuse other settings. None: it was stopped before its first checkpoint."""
         if not self.exists:
             self.begin(settings)
@@ -92,7 +92,7 @@ class RunFolder:
         old = self.settings()
         if differences := _differences(old, settings):
             raise UserError(f"{self.path} was started with other settings: {'; '.join(differences)}")
-        checkpoint = self.load()
+        checkpoint = self.load(keep_states=keep_states)
         rounds = settings.get("rounds")
         if checkpoint is not None and isinstance(rounds, int) and checkpoint.round > rounds:
             raise UserError(
@@ -114,8 +114,11 @@ class RunFolder:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise FolderError(f"{path} cannot be read and was left as it is: {error}") from error
 
-    def load(self) -> Checkpoint | None:
-        """Read the checkpoint, all of it, without changing anything."""
+    def load(self, *, keep_states: bool = True) -> Checkpoint | None:
+        """Read the checkpoint and check all of it, without changing anything.
+
+        keep_states=False leaves the clients' states on disk, to be read one by one.
+        """
         if not self._server.exists():
             return None
         tensors, facts = read_tensors(self._server)
@@ -127,7 +130,8 @@ class RunFolder:
         for file in self._state_files():
             if int(file.stem) <= round:
                 changed = _split(read_tensors(file)[0])
-                states.update(changed)
+                if keep_states:
+                    states.update(changed)
                 self._track(changed, int(file.stem))
         parts = _split(tensors)
         history = self._history(round, facts.get("history", ""))
@@ -142,15 +146,21 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
+    def state(self, id: ClientId) -> Weights | None:
+        """Read one client's newest state; None if it has none here."""
+        if (round := self._newest.get(str(id))) is None:
+            return None
+        return read_some(self._state_file(round), f"{_quoted(str(id))}/")
+
     def save(self, round: int, shared: Weights, server: Weights, changed: Mapping[ClientId, Weights]) -> None:
         """Write a checkpoint: the states that changed since the last one, then the server's side."""
         named = {str(id): state for id, state in changed.items() if state}
         if named:
-            write_tensors(self._states / f"{round:08}.safetensors", _join(named), {"round": str(round)})
+            write_tensors(self._state_file(round), _join(named), {"round": str(round)})
         facts = {"round": str(round), "history": self._written.hexdigest()}
         write_tensors(self._server, _join({"shared": shared, "server": server}), facts)
         for spent in self._track(named, round):
-            (self._states / f"{spent:08}.safetensors").unlink(missing_ok=True)
+            self._state_file(spent).unlink(missing_ok=True)
 
     def _track(self, changed: Mapping[str, Weights], round: int) -> set[int]:
         """Note where the newest states are; give the rounds whose files nobody needs any more."""
@@ -159,6 +169,9 @@ class RunFolder:
         self._newest.update(dict.fromkeys(changed, round))
         self._needed[round] += len(changed)
         return {old for old in left if self._needed[old] == 0}
+
+    def _state_file(self, round: int) -> Path:
+        return self._states / f"{round:08}.safetensors"
 
     def _state_files(self) -> list[Path]:
         return sorted(file for file in self._states.glob("*.safetensors") if file.stem.isdigit())
@@ -226,10 +239,12 @@ def _line(row: HistoryRow) -> bytes:
     return json.dumps(row).encode() + b"\n"
 
 
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
 def _join(parts: Mapping[str, Weights]) -> Weights:
-    return {
-        f"{quote(part, safe='')}/{name}": t for part, weights in parts.items() for name, t in weights.items()
-    }
+    return {f"{_quoted(part)}/{name}": t for part, weights in parts.items() for name, t in weights.items()}
 
 
 def _split(tensors: Weights) -> dict[str, Weights]:

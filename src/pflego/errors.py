@@ -42,6 +42,12 @@ def check_positive(name: str, value: object, *, whole: bool = False) -> None:
         raise UserError(f"{name} must be {wanted} above 0, not {value!r}")
 
 
+def check_not_negative(name: str, value: object) -> None:
+    """Refuse a setting that is neither zero nor a finite number above it."""
+    if isinstance(value, bool) or value != 0:
+        check_positive(name, value)
+
+
 def check_rate(name: str, value: object) -> None:
     """Refuse a rate that is neither "auto" nor a finite number above zero."""
     if value != "auto":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TypedDict
 
 from pflego.federation import ClientId
@@ -39,10 +40,11 @@ class Row(TypedDict, total=False):
 
 
 def pooled(scores: Iterable[Score], task: Task) -> float | None:
-    """The task's metric over the samples of several clients together; None if they have none."""
+    """The task's metric over the samples of several clients together; None if they have none, or it is not finite."""
     scores = list(scores)
     samples = sum(score.samples for score in scores)
-    return task.figure(sum(score.score for score in scores) / samples) if samples else None
+    total = sum(score.score for score in scores)
+    return task.figure(total / samples) if samples and isfinite(total) else None
 
 
 def worst_tenth(figures: Sequence[float | None], *, higher_is_better: bool) -> float | None:

@@ -37,7 +37,7 @@ _KINDS = {
     "seed": int, "data_seed": int, "model_seed": int,
 }  # fmt: skip
 _WORDS = {str: "a text", int: "a whole number"}
-_OF_TRAIN = ["dropout", "deadline", "missing", "batch_size", "memory", "checkpoint_every", "out"]
+_OF_TRAIN = ["dropout", "deadline", "missing", "batch_size", "memory", "checkpoint_every", "states", "out"]
 _SPEED = {"samples_per_second": "samples_per_second", "spread": "speed_spread"}
 _OPTIONAL = {
     *_OF_TRAIN,

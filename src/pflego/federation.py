@@ -120,6 +120,7 @@ class Federation:
             members.__getitem__,
             sizes=np.array([len(client.x_train) for client in clients]),
             classes=classes,
+            most_classes=None if classes is None else max(len(client.classes) for client in clients),
             source=source,
         )
 
@@ -131,6 +132,7 @@ class Federation:
         *,
         sizes: npt.ArrayLike,
         classes: Sequence[int] | None,
+        most_classes: int | None = None,
         source: Mapping[str, object] | None = None,
     ) -> Federation:
         """Make a federation whose clients are loaded when they are needed.
@@ -145,11 +147,17 @@ class Federation:
             How many training samples each has, in the order of ids.
         classes
             All classes of the federation, or None for regression.
+        most_classes
+            The most classes that one client holds; all of them if not said.
         source
             How the federation was made, for the record of a run.
         """
         self = cls.__new__(cls)
-        self._set(ids, load, sizes=np.asarray(sizes), classes=classes, source=source)
+        if most_classes is None and classes is not None:
+            most_classes = len(classes)
+        self._set(
+            ids, load, sizes=np.asarray(sizes), classes=classes, most_classes=most_classes, source=source
+        )
         return self
 
     def _set(
@@ -159,6 +167,7 @@ class Federation:
         *,
         sizes: npt.NDArray[np.int64],
         classes: Sequence[int] | None,
+        most_classes: int | None,
         source: Mapping[str, object] | None,
     ) -> None:
         if len(ids) == 0 or sizes.shape != (len(ids),) or not (sizes > 0).all():
@@ -168,6 +177,7 @@ class Federation:
             raise UserError(f"two clients are called {twice!r}: every client needs an id of its own")
         self.ids = ids
         self.sizes = sizes
+        self.most_classes = most_classes
         self.samples = int(sizes.sum())
         self.classes = None if classes is None else sorted(int(c) for c in classes)
         self.source = dict(source or {})

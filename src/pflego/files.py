@@ -67,6 +67,13 @@ def read_tensors(path: Path) -> tuple[Weights, dict[str, str]]:
     return tensors, facts
 
 
+def read_some(path: Path, prefix: str) -> Weights:
+    """Read the tensors whose names begin with a prefix, without it, from a file that was checked before."""
+    with safe_open(path, framework="pt") as file:
+        names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 - not a dictionary
+        return {name.removeprefix(prefix): file.get_tensor(name) for name in names}
+
+
 def _digest(tensors: Weights, facts: dict[str, str]) -> str:
     digest = blake2b(digest_size=16)
     for key in sorted(facts):

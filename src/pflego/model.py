@@ -10,6 +10,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -77,12 +78,12 @@ class Model:
     def head(self, outputs: int) -> Head:
         """Give the head for a number of outputs."""
         if outputs not in self._heads:
-            make = self._make_head
-            self._heads[outputs] = (
-                LinearHead(self.features, outputs)
-                if make is None
-                else ModuleHead(make(self.features, outputs))
-            )
+            if self._make_head is None:
+                self._heads[outputs] = LinearHead(self.features, outputs)
+            else:
+                with torch.random.fork_rng():
+                    torch.manual_seed(0)
+                    self._heads[outputs] = ModuleHead(self._make_head(self.features, outputs))
         return self._heads[outputs]
 
     def to(self, device: torch.device) -> Model:
@@ -193,10 +194,13 @@ class PersonalModel(nn.Module):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """Give the predicted classes by their ids, or the predicted numbers in regression."""
-        outputs = self(x)
+        """Give the predicted classes by their ids (-1: an output of no class), or numbers in regression."""
+        outputs: Tensor = self(x)
         classes = self.get_buffer("classes")
-        return classes[outputs.argmax(dim=1)] if len(classes) else outputs
+        if len(classes) == 0:
+            return outputs
+        named: Tensor = functional.pad(classes, (0, outputs.shape[1] - len(classes)), value=-1)
+        return named[outputs.argmax(dim=1)]
 
 
 def _attempt(forward: Callable[[], Tensor], x: Tensor) -> Tensor:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isfinite, nan
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pflego import theory
 from pflego.errors import check_choice, check_positive
@@ -21,9 +23,26 @@ from pflego.heads import Descent, HeadGradient, HeadInit
 from pflego.model import Model
 from pflego.randomness import torch_generator
 from pflego.task import Task
-from pflego.weights import Weights
+from pflego.weights import Weights, is_finite
 
 Memory: TypeAlias = Literal["keep", "recompute"]
+Labels: TypeAlias = Literal["own", "local", "global"]
+
+
+@dataclass(frozen=True)
+class LabelSpace:
+    """What a model's outputs stand for.
+
+    labels="own": each client's head has one output for each of its classes. "local": all have as many outputs as
+    the client with the most classes, numbered anew on every client, so that an output means different things to
+    different clients. "global": one output for every class of the federation, with one meaning.
+    """
+
+    labels: Labels = "own"
+    everybodys: Tensor = field(
+        default_factory=lambda: torch.empty(0, dtype=torch.long)
+    )  # the federation's classes
+    most_classes: int | None = None  # of one client; None in regression
 
 
 @dataclass(frozen=True)
@@ -53,7 +72,7 @@ class Problem:
         task: Task,
         device: torch.device,
         *,
-        federation_classes: Tensor | None = None,
+        space: LabelSpace = LabelSpace(),  # noqa: B008 - immutable
         streaming: Streaming = Streaming(),  # noqa: B008 - immutable
     ) -> None:
         self.client = client
@@ -62,19 +81,21 @@ class Problem:
         self.device = device
         self.streaming = streaming
         self.samples = len(client.x_train)  # N_i
-        self.classes = client.classes  # what its outputs stand for; none in regression
-        self.outputs = len(self.classes) or client.y_train[:1].numel()  # K_i
+        # what its first outputs stand for, none in regression, and how many outputs there are
+        self.classes = space.everybodys if space.labels == "global" else client.classes
+        own = len(self.classes) or client.y_train[:1].numel()
+        self.outputs = max(own, space.most_classes or 0) if space.labels == "local" else own
         self.head = model.head(self.outputs)
         self.forward_passes = 0
         self.backward_passes = 0
-        self._federation_classes = federation_classes
+        self._space = space
 
     @cached_property
     def rows(self) -> Tensor:
         """Where its outputs stand among those of the whole federation."""
-        if self._federation_classes is None:
+        if len(self.classes) == 0:
             return torch.arange(self.outputs, device=self.device)
-        return torch.searchsorted(self._federation_classes, self.classes).to(self.device)
+        return torch.searchsorted(self._space.everybodys, self.classes).to(self.device)
 
     @cached_property
     def targets(self) -> Tensor:
@@ -112,12 +133,17 @@ class Problem:
         theta = {name: weights[name] for name in self.model.names}
         self.forward_passes += iterations
         self.backward_passes += iterations
-        x = self._inputs(slice(None))
 
-        def loss(theta: Weights) -> Tensor:
-            return self.task.loss(self.head.outputs(weights, self.model.phi(theta, x)), self.targets)
+        def loss_of(part: slice) -> theory.Part:
+            share = len(self.targets[part]) / self.samples
 
-        return theory.smoothness(loss, theta, iterations)
+            def loss(theta: Weights) -> Tensor:
+                z = self.head.outputs(weights, self.model.phi(theta, self._inputs(part)))
+                return share * self.task.loss(z, self.targets[part])
+
+            return loss
+
+        return theory.smoothness([loss_of(part) for part in self._slices()], theta, iterations)
 
     def gradient(self, weights: Weights) -> Weights:
         """Compute the joint gradient of backbone and head: one forward and one backward pass."""
@@ -140,11 +166,12 @@ class Problem:
         parts = torch.split(self.client.x_test, self.streaming.batch_size or len(targets))
         features = [self.model.phi(weights, self.model.prepare(part, self.device)) for part in parts]
         z = self.head.outputs(weights, torch.cat(features))
-        loss = float(self.task.loss(z, targets)) if self.task.known(targets) else None
-        return Score(len(z), loss, float(self.task.scores(z, targets).sum()))
+        loss = float(self.task.loss(z, targets)) if self.task.known(targets) else nan
+        return Score(len(z), loss if isfinite(loss) else None, float(self.task.scores(z, targets).sum()))
 
     def _targets(self, y: Tensor) -> Tensor:
-        return self.task.targets(y, self.classes, self.model.weight_dtype).to(self.device)
+        targets = self.task.targets(y, self.classes, self.model.weight_dtype)
+        return functional.pad(targets, (0, self.outputs - targets.shape[1])).to(self.device)
 
     def _slices(self) -> list[slice]:
         size = self.streaming.batch_size or self.samples
@@ -162,16 +189,21 @@ class Problems:
     model: Model
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     streaming: Streaming = Streaming()
+    labels: Labels = "own"
+
+    @cached_property
+    def _space(self) -> LabelSpace:
+        classes = torch.tensor(self.federation.classes or [], dtype=torch.long)
+        return LabelSpace(self.labels, classes, self.federation.most_classes)
 
     def __getitem__(self, position: int) -> Problem:
         """Give the problem of the client at a position."""
-        classes = self.federation.classes
         return Problem(
             self.federation[position],
             self.model,
             self.federation.task,
             self.device,
-            federation_classes=None if classes is None else torch.tensor(classes),
+            space=self._space,
             streaming=self.streaming,
         )
 
@@ -196,24 +228,34 @@ class ForwardPass:
 
     def backward(self, features_gradient: Tensor) -> Weights:
         """Turn d loss / d phi into d loss / d theta. The activations are spent."""
-        problem = self._problem
-        problem.backward_passes += 1
         if not self._theta:
+            self._problem.backward_passes += 1
             return {}
+        scales = [1.0]
+        if self._problem.model.dtype != self._problem.model.weight_dtype:
+            # half precision: lift small gradients above its smallest number, unless the large ones then overflow
+            scales = [float(min(self._problem.samples, 1024)), 1.0]
+        for scale in scales:
+            gradient = self._backward(features_gradient * scale, keep=scale != scales[-1])
+            if len(scales) == 1 or is_finite(gradient):
+                break
+        self._outputs.clear()
+        return gradient if scale == 1 else {name: g / scale for name, g in gradient.items()}
+
+    def _backward(self, slopes: Tensor, *, keep: bool) -> Weights:
+        self._problem.backward_passes += 1
         if not self._keep:
-            problem.forward_passes += 1
-        half = problem.model.dtype != problem.model.weight_dtype
-        scale = (
-            min(problem.samples, 1024) if half else 1
-        )  # keeps small gradients above half precision's smallest
+            self._problem.forward_passes += 1
+        parameters = list(self._theta.values())
         total: list[Tensor] = []
         for number, part in enumerate(self._parts):
             output = self._outputs[number] if self._keep else self._run(part)
-            slope = (features_gradient[part] * scale).to(output.dtype)
-            gradients = torch.autograd.grad(output, list(self._theta.values()), slope, materialize_grads=True)
+            slope = slopes[part].to(output.dtype)
+            gradients = torch.autograd.grad(
+                output, parameters, slope, retain_graph=keep, materialize_grads=True
+            )
             total = [a + b for a, b in zip(total, gradients, strict=True)] if total else list(gradients)
-        self._outputs.clear()
-        return {name: gradient / scale for name, gradient in zip(self._theta, total, strict=True)}
+        return dict(zip(self._theta, total, strict=True))
 
     def _run(self, part: slice) -> Tensor:
         return self._problem.model.phi(self._theta, self._problem._inputs(part))

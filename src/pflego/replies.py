@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp
 
-from pflego.errors import UserError, check_positive
+from pflego.errors import UserError, check_not_negative, check_positive
 from pflego.federation import ClientId
 from pflego.randomness import numpy_generator
 
@@ -31,8 +31,11 @@ class Speed:
 
     def __post_init__(self) -> None:
         check_positive("samples_per_second", self.samples_per_second)
-        if self.spread != 0:
-            check_positive("spread", self.spread)
+        check_not_negative("spread", self.spread)
+        if self.spread > 5:
+            raise UserError(
+                f"spread must be at most 5, where speeds differ a millionfold, not {self.spread!r}"
+            )
 
     def seconds(self, *, samples: int, passes: int, client: ClientId, seed: int) -> float:
         """How long a client takes for passes over its samples."""
@@ -59,8 +62,9 @@ class Network:
     speed: Speed = Speed()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout must be a probability from 0 to below 1, not {self.dropout!r}")
+        check_not_negative("dropout", self.dropout)
+        if self.dropout >= 1:
+            raise UserError(f"dropout must be a probability below 1, not {self.dropout!r}")
         if self.deadline is not None:
             check_positive("deadline", self.deadline)
 

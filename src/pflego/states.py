@@ -9,19 +9,43 @@ from pflego.weights import Weights
 
 
 class States(Mapping[ClientId, Weights]):
-    """A state a client. One that was never visited has its first state, made when it is asked for."""
+    """A state a client, in memory or where it was stored.
 
-    def __init__(self, federation: Federation, first: Callable[[ClientId], Weights]) -> None:
+    Parameters
+    ----------
+    federation
+        Whose clients they are.
+    first
+        Gives the first state of a client that was never visited, when it is asked for.
+    stored
+        Gives the state of a client from disk, None if there is none; without it all states stay in memory.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        first: Callable[[ClientId], Weights],
+        stored: Callable[[ClientId], Weights | None] | None = None,
+    ) -> None:
         self._federation = federation
         self._first = first
-        self._visited: dict[ClientId, Weights] = {}
+        self._stored = stored
+        self._held: dict[ClientId, Weights] = {}
 
     def __getitem__(self, id: ClientId) -> Weights:
-        return self._visited[id] if id in self._visited else self._first(id)
+        if id in self._held:
+            return self._held[id]
+        state = None if self._stored is None else self._stored(id)
+        return self._first(id) if state is None else state
 
     def update(self, states: Mapping[ClientId, Weights]) -> None:
         """Replace the states of the clients that have changed."""
-        self._visited.update(states)
+        self._held.update(states)
+
+    def written(self) -> None:
+        """All states are on disk now: those that can be read from there need no memory."""
+        if self._stored is not None:
+            self._held.clear()
 
     def __iter__(self) -> Iterator[ClientId]:
         return iter(self._federation.ids)

@@ -74,8 +74,9 @@ class Classification:
         return torch.softmax(z, dim=dim).sub_(targets)
 
     def scores(self, z: Tensor, targets: Tensor) -> Tensor:
-        """1 where the largest output is the right one."""
-        return targets.gather(1, z.argmax(dim=1, keepdim=True)).squeeze(1)
+        """1 where the largest output is the right one, 0 elsewhere and where outputs are no numbers."""
+        right = targets.gather(1, z.argmax(dim=1, keepdim=True)).squeeze(1)
+        return right.masked_fill(z.isnan().any(dim=1), 0)
 
     def figure(self, mean_score: float) -> float:
         """Accuracy, 0 to 1."""

@@ -13,14 +13,17 @@ Hessian-vector products.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import floor, sqrt
+from collections.abc import Callable, Sequence
+from math import floor, inf, sqrt
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from pflego.task import Task
-from pflego.weights import Weights
+from pflego.weights import Weights, weighted_sum
+
+Part: TypeAlias = Callable[[Weights], Tensor]
 
 ITERATIONS = 12  # of the power method: from a random start, enough to be within a factor of 2 of lambda_max
 
@@ -66,37 +69,43 @@ def head_smoothness(features: Tensor, task: Task, iterations: int = ITERATIONS) 
     return task.curvature * float(size)
 
 
-def smoothness(loss: Callable[[Weights], Tensor], weights: Weights, iterations: int = ITERATIONS) -> float:
-    """L of any twice differentiable loss where the weights are: the largest curvature there."""
+def smoothness(parts: Sequence[Part], weights: Weights, iterations: int = ITERATIONS) -> float:
+    """L of any twice differentiable loss where the weights are: the largest curvature there.
+
+    The loss is the sum of its parts, and only one part's graph is held at a time.
+    """
     if not weights:
         return 0.0
-    point = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}
-    parameters = list(point.values())
-    slopes = torch.autograd.grad(loss(point), parameters, create_graph=True, materialize_grads=True)
-    curved = [k for k, slope in enumerate(slopes) if slope.requires_grad]
 
     def curvature(vector: Weights) -> Weights:
-        along = list(vector.values())
-        products = torch.autograd.grad(
-            [slopes[k] for k in curved],
-            parameters,
-            [along[k] for k in curved],
-            retain_graph=True,
-            materialize_grads=True,
-        )
-        return dict(zip(point, products, strict=True))
+        return weighted_sum((1, _hessian_product(part, weights, vector)) for part in parts)
 
     return power_iteration(curvature, weights, iterations)
 
 
+def _hessian_product(part: Part, weights: Weights, vector: Weights) -> Weights:
+    point = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}
+    parameters = list(point.values())
+    slopes = torch.autograd.grad(part(point), parameters, create_graph=True, materialize_grads=True)
+    along = sum((slope * v).sum() for slope, v in zip(slopes, vector.values(), strict=True))
+    if not (isinstance(along, Tensor) and along.requires_grad):
+        return {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+    return dict(zip(point, torch.autograd.grad(along, parameters, materialize_grads=True), strict=True))
+
+
+def best_rate(smoothness: float) -> float:
+    """1/L, the rate that promises most; 0 where the loss is flat and there is nowhere to go."""
+    return 1 / smoothness if smoothness else 0.0
+
+
 def client_bound(smoothness: float) -> float:
     """Proposition 2: beta must stay below 2/L."""
-    return 2 / smoothness
+    return 2 / smoothness if smoothness else inf
 
 
 def server_bound(smoothness: float, *, expected: float, clients: int) -> float:
     """Proposition 2: rho must stay below 2/L r/I."""
-    return 2 / smoothness * expected / clients
+    return client_bound(smoothness) * expected / clients
 
 
 def corollary_rate(smoothness: float, *, expected: float, clients: int, rounds: int) -> float:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -54,6 +55,7 @@ def train(
     resume: bool = False,
     device: str | torch.device = "auto",
     checkpoint_every: int = 1,
+    states: Literal["memory", "disk"] = "memory",
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> Run:
@@ -93,6 +95,8 @@ def train(
         "auto" (CUDA, MPS or the CPU), or a device's name.
     checkpoint_every
         Rounds between checkpoints. An interrupted run loses at most these, and does them again.
+    states
+        Where clients' states are held: in "memory", or on "disk", in `out`, for more clients than memory holds.
     callbacks
         Told of the start, every round and the end.
     progress
@@ -102,6 +106,9 @@ def train(
         participation = Fixed(participation)
     _check_numbers(rounds, seed, evaluate_every, checkpoint_every)
     check_choice("missing", missing, ["zero", "renormalise"])
+    check_choice("states", states, ["memory", "disk"])
+    if states == "disk" and out is None:
+        raise UserError("states='disk' needs a folder: out=..., or --out")
     network = Network(dropout, deadline, speed)
     streaming = Streaming(batch_size, memory)
     if not isinstance(algorithm, Algorithm):
@@ -129,25 +136,34 @@ def train(
         RECORD: record(federation.fingerprint(), model.fingerprint()),
     }
     folder = None if out is None else RunFolder(Path(out))
-    begin = _begin(folder, settings, resume=resume)
+    begin = _begin(folder, settings, resume=resume, keep_states=states == "memory")
     if begin is None:
-        begin = Checkpoint(0, algorithm.init_shared(model, federation.outputs, seed), {}, {}, [])
-    problems = Problems(federation, model.to(place), place, streaming)
-    first = Problems(federation, model)  # first states are made, and kept, on the CPU
-    states = States(federation, lambda id: algorithm.init_state(first[federation.position(id)], seed))
-    states.update({id: begin.states[str(id)] for id in federation.ids if str(id) in begin.states})
+        outputs = federation.outputs
+        if algorithm.label_space == "local" and federation.most_classes:
+            outputs = federation.most_classes
+        begin = Checkpoint(0, algorithm.init_shared(model, outputs, seed), {}, {}, [])
+    problems = Problems(federation, model.to(place), place, streaming, algorithm.label_space)
+    first = Problems(
+        federation, model, labels=algorithm.label_space
+    )  # first states are made, and kept, on the CPU
+    kept = States(
+        federation,
+        lambda id: algorithm.init_state(first[federation.position(id)], seed),
+        stored=folder.state if folder is not None and states == "disk" else None,
+    )
+    kept.update({id: begin.states[str(id)] for id in federation.ids if str(id) in begin.states})
     run = Run(
         problems=problems,
         algorithm=algorithm,
         shared=to(begin.shared, place),
-        states=states,
+        states=kept,
         settings=settings,
         history=begin.history,
         folder=None if folder is None else folder.path,
     )
     loop = _Loop(
         run,
-        LocalEngine(problems, algorithm, states),
+        LocalEngine(problems, algorithm, kept),
         participation,
         network,
         missing,
@@ -162,7 +178,7 @@ def train(
     with watching(callbacks, run):
         for number in range(begin.round + 1, rounds + 1):
             row, changed = loop.round(number)
-            states.update(changed)
+            kept.update(changed)
             unsaved.update(changed)
             if number == rounds or (evaluate_every and number % evaluate_every == 0):
                 row[f"everyone_{federation.task.metric}"] = pooled(run.scores(), federation.task)
@@ -172,6 +188,7 @@ def train(
                 if number == rounds or number % checkpoint_every == 0:
                     folder.save(number, run.shared, loop.server, unsaved)
                     unsaved.clear()
+                    kept.written()
             for callback in callbacks:
                 callback.on_round(run, row)
     return run
@@ -213,7 +230,7 @@ class _Loop:
             "backward_passes": max((outcome.backward_passes for outcome in outcomes), default=0),
             "missing": len(sound) - len(replies),
             "rejected": len(outcomes) - len(sound),
-            "fallbacks": sum(outcome.fallbacks for outcome in outcomes),
+            "fallbacks": sum(outcome.fallbacks for outcome in sound),
         }
         return row, {outcome.reply.client: outcome.state for outcome in sound}
 
@@ -269,13 +286,15 @@ def _check_numbers(rounds: object, seed: object, evaluate_every: object, checkpo
         raise UserError(f"seed must be a whole number, not {seed!r}")
 
 
-def _begin(folder: RunFolder | None, settings: Settings, *, resume: bool) -> Checkpoint | None:
+def _begin(
+    folder: RunFolder | None, settings: Settings, *, resume: bool, keep_states: bool
+) -> Checkpoint | None:
     """Make the folder ready; give where to go on, if there is such a place."""
     if folder is None:
         if resume:
             raise UserError("to resume a run, say where it is: out=..., or --out")
         return None
     if resume:
-        return folder.resume(settings)
+        return folder.resume(settings, keep_states=keep_states)
     folder.begin(settings)
     return None

@@ -30,7 +30,9 @@ def features_of(net: Net, data: Site) -> Tensor:
 
 
 every_shape = pytest.mark.parametrize(
-    ("n", "classes"), [(20, 3), (1, 3), (20, 1), (1, 1)], ids=["many", "one sample", "one output", "one of both"]
+    ("n", "classes"),
+    [(20, 3), (1, 3), (20, 1), (1, 1)],
+    ids=["many", "one sample", "one output", "one of both"],
 )
 both_tasks = pytest.mark.parametrize("regression", [False, True], ids=["classification", "regression"])
 

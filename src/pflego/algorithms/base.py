@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from pflego.federation import ClientId
 from pflego.model import Model
-from pflego.problem import Problem
+from pflego.problem import Labels, Problem
 from pflego.weights import Weights
 
 Missing: TypeAlias = Literal["zero", "renormalise"]
@@ -82,6 +82,11 @@ class Algorithm(ABC):
     def name(self) -> str:
         """Its name in settings and on the command line."""
         return type(self).__name__.lower()
+
+    @property
+    def label_space(self) -> Labels:
+        """What the outputs of its models stand for: each client's own classes, unless it shares a head."""
+        return "own"
 
     def settings(self) -> dict[str, object]:
         """Give its hyperparameters, by the names of its arguments."""

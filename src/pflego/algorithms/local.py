@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pflego.algorithms.base import Algorithm, Reply, Round, Update
+from pflego.algorithms.descent import descend
 from pflego.errors import check_positive
 from pflego.heads import HeadInit, check_head_init
 from pflego.model import Model
 from pflego.problem import Problem
-from pflego.weights import Weights, step
+from pflego.weights import Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +52,7 @@ class Local(Algorithm):
 
     def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """Tau gradient steps on the whole model."""
-        for _ in range(self.steps):
-            state = step(state, problem.gradient(state), self.client_lr)
-        return Update(state, message={})
+        return Update(descend(problem, state, steps=self.steps, rate=self.client_lr), message={})
 
     def server_update(
         self, round: Round, shared: Weights, server: Weights, replies: Sequence[Reply]

@@ -30,13 +30,13 @@ from torch import Tensor
 
 from pflego.algorithms.base import Algorithm, Reply, Round, Update
 from pflego.algorithms.optimizers import check_optimizer, optimizer_step
-from pflego.errors import UserError, check_choice, check_positive, check_rate
+from pflego.errors import UserError, check_choice, check_not_negative, check_positive, check_rate
 from pflego.heads import HEAD, Descent, HeadInit, LinearHead, check_head_init
 from pflego.heads.descent import RULES, Rule
 from pflego.model import Model
 from pflego.problem import Problem
 from pflego.randomness import torch_generator
-from pflego.theory import client_bound
+from pflego.theory import best_rate, client_bound
 from pflego.weights import Weights, step, weighted_sum
 
 _SMOOTHNESS = "smoothness"  # what a client adds to its message where the server's rate depends on it
@@ -72,6 +72,8 @@ class PFLEGO(Algorithm):
         mu of "momentum".
     common_head
         Split each head into a part shared by everybody, trained at the server, and a personal rest.
+    head_decay
+        lambda, adds lambda/2 |W_i|^2 to client i's loss, or lambda/2 |V_i|^2 beside a common head.
     """
 
     steps: int = 50
@@ -83,6 +85,7 @@ class PFLEGO(Algorithm):
     head_optimizer: Rule = "gd"
     momentum: float = 0.9
     common_head: bool = False
+    head_decay: float = 0.0
 
     def __post_init__(self) -> None:
         check_positive("steps", self.steps, whole=True)
@@ -93,6 +96,7 @@ class PFLEGO(Algorithm):
         check_head_init(self.head_init)
         check_choice("head_optimizer", self.head_optimizer, RULES)
         check_positive("momentum", self.momentum)
+        check_not_negative("head_decay", self.head_decay)
         if self.server_lr == "auto" and self.server_optimizer != "sgd":
             raise UserError(
                 f"server_lr='auto' is for server_optimizer='sgd': give {self.server_optimizer} a number"
@@ -121,7 +125,8 @@ class PFLEGO(Algorithm):
         """tau - 1 steps on the head, then the joint gradient: keep the head's part, send theta's."""
         forward = problem.forward(shared)
         head = self._whole_head(shared, state, problem)
-        head, limit, fallbacks = self._head_steps(head, forward.features, problem)
+        descent, limit = self._descent(shared, head, forward.features, problem)
+        head, fallbacks = self._head_steps(head, forward.features, problem, descent)
         joint = problem.head_gradient(head, forward.features)
         message = forward.backward(joint.features)
         if self.common_head:
@@ -130,12 +135,13 @@ class PFLEGO(Algorithm):
         if self.server_lr == "auto":
             largest = problem.backbone_smoothness({**shared, **head}, _ITERATIONS)
             message[_SMOOTHNESS] = torch.tensor(largest)
-            rate = 1 / largest if largest else limit
+            rate = 1 / largest if largest else inf
         else:
             rate = self.server_lr * round.scale
         if self.head_step == "exact":
             rate *= round.alpha(problem.samples)
-        head = step(head, joint.head, min(rate, limit))
+        slope = weighted_sum([(1, joint.head), (1, descent.pull(head))]) if self.head_decay else joint.head
+        head = step(head, slope, min(rate, limit))
         loss = problem.head_loss(head, forward.features)
         return Update(self._own_part(shared, head, problem), message, loss=loss, fallbacks=fallbacks)
 
@@ -149,7 +155,7 @@ class PFLEGO(Algorithm):
         if rate == "auto":
             gradient.pop(_SMOOTHNESS)
             largest = max(float(reply.message[_SMOOTHNESS]) for reply in replies)
-            rate = 1 / (largest * round.scale) if largest else 0.0
+            rate = best_rate(largest * round.scale)
         return optimizer_step(self.server_optimizer, rate, shared, gradient, server)
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
@@ -158,8 +164,9 @@ class PFLEGO(Algorithm):
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau - 1 head steps against the present theta."""
-        head = self._whole_head(shared, state, problem)
-        head, _, _ = self._head_steps(head, problem.forward(shared).features, problem)
+        head, features = self._whole_head(shared, state, problem), problem.forward(shared).features
+        descent, _ = self._descent(shared, head, features, problem)
+        head, _ = self._head_steps(head, features, problem, descent)
         return self._own_part(shared, head, problem)
 
     def warn(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:
@@ -168,29 +175,40 @@ class PFLEGO(Algorithm):
             return None
         head = self._whole_head(shared, state, problem)
         bound = client_bound(problem.head_smoothness(head, problem.forward(shared).features))
-        if self.client_lr < bound:
+        if not self.client_lr >= bound:
             return None
         return (
             f"client_lr={self.client_lr:g} is above {bound:.3g}, the bound 2/L of Proposition 2 for client "
             f"{problem.client.id!r} at the start: its head may go uphill. client_lr='auto' stays below it"
         )
 
-    def _head_steps(self, head: Weights, features: Tensor, problem: Problem) -> tuple[Weights, float, int]:
-        """tau - 1 steps. Gives the head, the most its last step may be, and 1 if the steps had to fall back."""
+    def _descent(
+        self, shared: Weights, head: Weights, features: Tensor, problem: Problem
+    ) -> tuple[Descent, float]:
+        """How the head goes downhill in this round, and the most its last step may be."""
         rate, limit = self.client_lr, inf
+        if "auto" in (self.client_lr, self.server_lr):
+            limit = best_rate(problem.head_smoothness(head, features) + self.head_decay)
         if rate == "auto":
-            rate = limit = 1 / problem.head_smoothness(head, features)
-        descent = Descent(rate, self.head_optimizer, self.momentum)
+            rate = limit
+        anchor = {HEAD: shared[HEAD][problem.rows]} if self.common_head else None
+        return Descent(rate, self.head_optimizer, self.momentum, self.head_decay, anchor), limit
+
+    def _head_steps(
+        self, head: Weights, features: Tensor, problem: Problem, descent: Descent
+    ) -> tuple[Weights, int]:
+        """tau - 1 steps. Gives the head, and 1 if it had to fall back."""
         stepped = problem.head_steps(head, features, self.steps - 1, descent)
         if self.head_optimizer == "gd":
-            return stepped, limit, 0
+            return stepped, 0
         before = problem.head_loss(head, features)
-        for tries in range(_FALLBACKS + 1):
+        for fallback in range(_FALLBACKS + 1):
             if problem.head_loss(stepped, features) <= before:
-                return stepped, limit, min(tries, 1)
-            descent = replace(descent, rate=descent.rate / 10)
-            stepped = problem.head_steps(head, features, self.steps - 1, descent)
-        return head, limit, 1
+                return stepped, min(fallback, 1)
+            if fallback < _FALLBACKS:
+                descent = replace(descent, rate=descent.rate / 10)
+                stepped = problem.head_steps(head, features, self.steps - 1, descent)
+        return head, 1
 
     def _whole_head(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         return {HEAD: shared[HEAD][problem.rows] + state[HEAD]} if self.common_head else state

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pflego.cli import theory
+from pflego.cli.compare import compare
 from pflego.cli.run import run
 from pflego.errors import UserError
 
@@ -19,6 +20,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(run)
+app.command()(compare)
 app.add_typer(theory.app, name="theory")
 
 

@@ -63,7 +63,11 @@ DataSeed = Annotated[
 ]
 
 AlgorithmName = Annotated[
-    str | None, typer.Option(help="pflego or local. \\[pflego]", rich_help_panel=_METHOD)
+    str | None,
+    typer.Option(
+        help="pflego, fedavg, fedprox, fedper, fedrep, fedbabu, ditto, fedrecon or local. \\[pflego]",
+        rich_help_panel=_METHOD,
+    ),
 ]
 ModelName = Annotated[
     str | None, typer.Option(help="Backbone: mlp or cifar-cnn. \\[mlp]", rich_help_panel=_METHOD)
@@ -106,7 +110,32 @@ HeadOptimizer = Annotated[
     str | None,
     typer.Option(help="The head's local steps: gd, momentum or adam. \\[gd]", rich_help_panel=_METHOD),
 ]
-Momentum = Annotated[float | None, typer.Option(help="mu of momentum. \\[0.9]", rich_help_panel=_METHOD)]
+Momentum = Annotated[float | None, typer.Option(help="Momentum of the local steps.", rich_help_panel=_METHOD)]
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        help="Outputs of a shared head: local or global classes. \\[local]", rich_help_panel=_METHOD
+    ),
+]
+Mu = Annotated[
+    float | None, typer.Option(help="The pull of fedprox and ditto. \\[0.25]", rich_help_panel=_METHOD)
+]
+BodySteps = Annotated[
+    int | None, typer.Option(help="fedrep's steps on the backbone. \\[5]", rich_help_panel=_METHOD)
+]
+FineTune = Annotated[
+    int | None, typer.Option(help="fedbabu's steps before evaluation. \\[0]", rich_help_panel=_METHOD)
+]
+GlobalLr = Annotated[
+    float | None,
+    typer.Option(help="ditto's rate of the global model. \\[--client-lr]", rich_help_panel=_METHOD),
+]
+Reset = Annotated[
+    bool | None,
+    typer.Option(
+        "--reset/--no-reset", help="fedrecon builds heads anew every round. \\[no]", rich_help_panel=_METHOD
+    ),
+]
 CommonHead = Annotated[
     bool | None,
     typer.Option(
@@ -114,6 +143,9 @@ CommonHead = Annotated[
         help="Share a part of every head, trained at the server. \\[no]",
         rich_help_panel=_METHOD,
     ),
+]
+HeadDecay = Annotated[
+    float | None, typer.Option(help="Decay of the personal heads. \\[0]", rich_help_panel=_METHOD)
 ]
 
 Participation = Annotated[
@@ -168,6 +200,9 @@ Out = Annotated[
 ]
 CheckpointEvery = Annotated[
     int | None, typer.Option(help="Rounds between checkpoints. \\[1]", rich_help_panel=_RUN)
+]
+StatesPlace = Annotated[
+    str | None, typer.Option(help="Hold client states in memory or on disk. \\[memory]", rich_help_panel=_RUN)
 ]
 Resume = Annotated[
     bool,

@@ -34,6 +34,13 @@ def run(
     head_optimizer: options.HeadOptimizer = None,
     momentum: options.Momentum = None,
     common_head: options.CommonHead = None,
+    head_decay: options.HeadDecay = None,
+    labels: options.Labels = None,
+    mu: options.Mu = None,
+    body_steps: options.BodySteps = None,
+    fine_tune: options.FineTune = None,
+    global_lr: options.GlobalLr = None,
+    reset: options.Reset = None,
     participation: options.Participation = None,
     rounds: options.Rounds = None,
     dropout: options.Dropout = None,
@@ -48,6 +55,7 @@ def run(
     device: options.Device = None,
     out: options.Out = None,
     checkpoint_every: options.CheckpointEvery = None,
+    states: options.StatesPlace = None,
     resume: options.Resume = False,
 ) -> None:
     """Train one federation with one method.

@@ -15,7 +15,9 @@ from pflego.task import Task
 from pflego.weights import Weights
 
 HEAD = "head"  # the name of a linear head; the parameters of any other are called head.<name>
-HeadInit: TypeAlias = Literal["zeros", "uniform"] | Callable[[int, int, torch.Generator], Tensor]
+HeadInit: TypeAlias = (
+    Literal["zeros", "uniform", "orthonormal"] | Callable[[int, int, torch.Generator], Tensor]
+)
 
 
 @dataclass(frozen=True)
@@ -60,4 +62,4 @@ class Head(Protocol):
 def check_head_init(how: object) -> None:
     """Refuse a way to start heads that is neither known nor a function."""
     if not callable(how):
-        check_choice("head_init", how, ["zeros", "uniform"])
+        check_choice("head_init", how, ["zeros", "uniform", "orthonormal"])

@@ -1,8 +1,10 @@
 """How a head goes downhill, once it has a gradient. Every round starts afresh: features have moved meanwhile.
 
-gd          w <- w - rate g
-momentum    v <- mu v + g,  w <- w - rate v
-adam        as published: 0.9, 0.999, 1e-8
+    gd          w <- w - rate g
+    momentum    v <- mu v + g,  w <- w - rate v
+    adam        as published: 0.9, 0.999, 1e-8
+
+With a decay, g is the gradient of the loss plus decay/2 |w - anchor|^2.
 """
 
 from __future__ import annotations
@@ -26,6 +28,13 @@ class Descent:
     rate: float
     rule: Rule = "gd"
     momentum: float = 0.9
+    decay: float = 0.0
+    anchor: Weights | None = None  # zero if not said
+
+    def pull(self, weights: Weights) -> Weights:
+        """The gradient of decay/2 |w - anchor|^2."""
+        anchor = self.anchor or {}
+        return {name: self.decay * (w - anchor[name] if name in anchor else w) for name, w in weights.items()}
 
     def start(self) -> Callable[[Weights], Weights]:
         """Give a fresh function from gradients, one after the other, to the moves they cause."""

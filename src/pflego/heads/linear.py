@@ -32,7 +32,7 @@ class LinearHead:
     width: int  # K
 
     def init(self, how: HeadInit, generator: torch.Generator, dtype: torch.dtype) -> Weights:
-        """Zeros, the paper's U[0, 1), or whatever the function gives."""
+        """Zeros, the paper's U[0, 1), orthonormal rows (U V^T of a random matrix), or what the function gives."""
         rows, columns = self.width, self.features + 1
         if callable(how):
             head = torch.as_tensor(how(rows, columns, generator))
@@ -40,8 +40,12 @@ class LinearHead:
                 raise UserError(f"head_init gave shape {tuple(head.shape)}, asked for ({rows}, {columns})")
         elif how == "zeros":
             head = torch.zeros(rows, columns)
-        else:
+        elif how == "uniform":
             head = torch.rand(rows, columns, generator=generator, dtype=torch.float64)
+        else:
+            drawn = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+            left, _, right = torch.linalg.svd(drawn, full_matrices=False)
+            head = left @ right
         return {HEAD: head.detach().to(dtype)}
 
     def outputs(self, weights: Weights, features: Tensor) -> Tensor:
@@ -68,10 +72,14 @@ class LinearHead:
         move = descent.start()
         for _ in range(steps):
             residual = task.residual(head @ across, wanted, dim=0)  # (K, n)
+            pull = descent.pull({HEAD: head})[HEAD] if descent.decay else None
             if descent.rule == "gd":
                 head.addmm_(residual, phi, alpha=-descent.rate / len(phi))
+                if pull is not None:
+                    head.sub_(pull, alpha=descent.rate)
             else:
-                head.sub_(move({HEAD: residual @ phi / len(phi)})[HEAD])
+                gradient = residual @ phi / len(phi)
+                head.sub_(move({HEAD: gradient if pull is None else gradient + pull})[HEAD])
         return {HEAD: head}
 
     def smoothness(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:

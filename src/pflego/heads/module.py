@@ -8,24 +8,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.dropout import _DropoutNd
 
 from pflego.errors import UserError
 from pflego.heads.base import HEAD, HeadGradient, HeadInit
 from pflego.heads.descent import Descent
 from pflego.task import Task
 from pflego.theory import smoothness
-from pflego.weights import Weights
+from pflego.weights import Weights, weighted_sum
 
 _PREFIX = f"{HEAD}."
 
 
 @dataclass(frozen=True)
 class ModuleHead:
-    """A module from M features to K outputs. Its parameters are kept in a client's state as head.<name>."""
+    """A module from M features to K outputs. Its parameters are kept in a client's state as head.<name>.
+
+    Its layers draw their own first weights; what no layer draws starts alike on every client.
+    """
 
     template: nn.Module
 
     def __post_init__(self) -> None:
+        if any(isinstance(m, _DropoutNd) and m.p > 0 and m.training for m in self.template.modules()):
+            raise UserError("a head must not draw at random: take its dropout out, or call .eval() on it")
         if any(True for _ in self.template.buffers()):
             raise UserError(
                 "a head must not have buffers (batch norm?): use LayerNorm, or put it into the backbone"
@@ -33,7 +39,7 @@ class ModuleHead:
 
     def init(self, how: HeadInit, generator: torch.Generator, dtype: torch.dtype) -> Weights:
         """Let every layer draw its own first weights, from the generator's seed."""
-        if how != "zeros":
+        if callable(how) or how == "uniform":
             raise UserError(
                 "head_init is for linear heads: the layers of a module draw their own first weights"
             )
@@ -48,14 +54,13 @@ class ModuleHead:
     def outputs(self, weights: Weights, features: Tensor) -> Tensor:
         """The module's outputs with these weights."""
         own = {name.removeprefix(_PREFIX): w for name, w in _own(weights).items()}
-        dtype = next(iter(own.values())).dtype
-        outputs: Tensor = functional_call(self.template, own, (features.to(dtype),))
+        outputs: Tensor = functional_call(self.template, own, (features.to(_dtype(own, features)),))
         return outputs
 
     def gradient(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> HeadGradient:
         """Loss and joint gradient, by automatic differentiation."""
         head = {name: w.detach().requires_grad_() for name, w in _own(weights).items()}
-        features = features.detach().requires_grad_()
+        features = features.detach().to(_dtype(head, features)).requires_grad_()
         loss = task.loss(self.outputs(head, features), targets)
         *gradients, at_features = torch.autograd.grad(
             loss, [*head.values(), features], materialize_grads=True
@@ -69,13 +74,16 @@ class ModuleHead:
         head = _own(weights)
         move = descent.start()
         for _ in range(steps):
-            moves = move(self.gradient(head, features, targets, task).head)
+            gradient = self.gradient(head, features, targets, task).head
+            if descent.decay:
+                gradient = weighted_sum([(1, gradient), (1, descent.pull(head))])
+            moves = move(gradient)
             head = {name: w - moves[name] for name, w in head.items()}
         return head
 
     def smoothness(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:
         """The largest curvature at this head."""
-        return smoothness(lambda head: task.loss(self.outputs(head, features), targets), _own(weights))
+        return smoothness([lambda head: task.loss(self.outputs(head, features), targets)], _own(weights))
 
     def module(self, weights: Weights) -> nn.Module:
         """The module itself, with these weights."""
@@ -87,3 +95,8 @@ class ModuleHead:
 
 def _own(weights: Weights) -> Weights:
     return {name: w for name, w in weights.items() if name.startswith(_PREFIX)}
+
+
+def _dtype(own: Weights, features: Tensor) -> torch.dtype:
+    """What the head computes in: the type of its weights, if it has any."""
+    return next(iter(own.values()), features).dtype

@@ -1,0 +1,90 @@
+"""FedRecon (Singhal et al., 2021): heads first, then one gradient of the backbone. Round t, client i:
+
+    tau times   W_i <- W_i - beta grad_W l_i(W_i, theta_t)
+    once        g_i =  grad_theta l_i(W_i, theta_t),  sent to the server
+    server      theta_{t+1} from theta_t and sum_i N_i g_i / sum_i N_i, by an optimiser of rate rho
+
+Block coordinate descent: unlike PFLEGO's, the head does not move together with the backbone. The paper behind this
+package keeps heads between rounds (reset=False); the method's own authors build them anew from nothing every time
+they are needed (reset=True). tau is `steps`, beta `client_lr`, rho `server_lr`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pflego.algorithms.base import Algorithm, Reply, Round, Update
+from pflego.algorithms.descent import average
+from pflego.algorithms.optimizers import check_optimizer, optimizer_step
+from pflego.errors import check_positive
+from pflego.heads import Descent, HeadInit, check_head_init
+from pflego.problem import Problem
+from pflego.weights import Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRecon(Algorithm):
+    """A shared backbone, and heads fitted to it.
+
+    Parameters
+    ----------
+    steps
+        tau, head steps a round.
+    client_lr
+        beta, their rate.
+    server_lr
+        rho, the rate of the server's step.
+    server_optimizer
+        "adam", as in the paper's experiments, "sgd", or any other of torch.optim.
+    head_init
+        How heads start: "zeros", "uniform", or a function.
+    reset
+        Build the head anew whenever it is needed, instead of keeping it.
+    """
+
+    steps: int = 50
+    client_lr: float = 0.009
+    server_lr: float = 0.003
+    server_optimizer: str = "adam"
+    head_init: HeadInit = "zeros"
+    reset: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive("steps", self.steps, whole=True)
+        check_positive("client_lr", self.client_lr)
+        check_positive("server_lr", self.server_lr)
+        check_optimizer(self.server_optimizer)
+        check_head_init(self.head_init)
+
+    def init_state(self, problem: Problem, seed: int) -> Weights:
+        """W_i."""
+        return problem.new_head(self.head_init, seed)
+
+    def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+        """tau steps on the head, then the backbone's gradient."""
+        forward = problem.forward(shared)
+        head = self._fit(state, forward.features, problem)
+        joint = problem.head_gradient(head, forward.features)
+        message = forward.backward(joint.features)
+        kept = state if self.reset else head
+        return Update(kept, message, loss=float(joint.loss), model={**shared, **head})
+
+    def server_update(
+        self, round: Round, shared: Weights, server: Weights, replies: Sequence[Reply]
+    ) -> tuple[Weights, Weights]:
+        """One step along the mean gradient."""
+        return optimizer_step(self.server_optimizer, self.server_lr, shared, average(replies), server)
+
+    def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """theta and W_i, which is first fitted if it is not kept."""
+        return {**shared, **(self.adapt(shared, state, problem) if self.reset else state)}
+
+    def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """tau head steps against the present backbone."""
+        return self._fit(state, problem.forward(shared).features, problem)
+
+    def _fit(self, head: Weights, features: Tensor, problem: Problem) -> Weights:
+        return problem.head_steps(head, features, self.steps, Descent(self.client_lr))

@@ -1,0 +1,66 @@
+"""FedRep (Collins et al., 2021): FedPer in two phases, first the head, then the backbone. Round t, client i:
+
+    theta_i <- theta_t
+    tau - s times   W_i     <- W_i - beta grad_W l_i(W_i, theta_t)
+    s times         theta_i <- theta_i - beta grad_theta l_i(W_i, theta_i)
+    server          theta_{t+1} = sum_i N_i theta_i / sum_i N_i
+
+theta does not move in the first phase, so one forward pass serves all its steps. s is `body_steps`; both phases may
+have momentum, each its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pflego.algorithms.base import Round, Update
+from pflego.algorithms.descent import descend
+from pflego.algorithms.fedper import FedPer
+from pflego.errors import UserError, check_not_negative, check_positive
+from pflego.heads import Descent
+from pflego.problem import Problem
+from pflego.weights import Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRep(FedPer):
+    """A shared backbone and personal heads, trained in turn.
+
+    Parameters
+    ----------
+    body_steps
+        s, how many of the tau steps train the backbone; those before train the head.
+    momentum
+        Of both phases; 0 is plain gradient descent.
+    """
+
+    body_steps: int = 5
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("body_steps", self.body_steps, whole=True)
+        check_not_negative("momentum", self.momentum)
+        if self.body_steps > self.steps:
+            raise UserError(f"body_steps must be at most steps, {self.steps}, not {self.body_steps}")
+
+    def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+        """The head on cached features, then the backbone."""
+        weights = {**shared, **self.adapt(shared, state, problem)}
+        weights = descend(
+            problem,
+            weights,
+            steps=self.body_steps,
+            rate=self.client_lr,
+            momentum=self.momentum,
+            only=list(shared),
+        )
+        return self._parted(shared, weights)
+
+    def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """The head's phase, against the present backbone."""
+        steps = self.steps - self.body_steps
+        if steps == 0:
+            return state
+        descent = Descent(self.client_lr, "momentum" if self.momentum else "gd", self.momentum)
+        return problem.head_steps(state, problem.forward(shared).features, steps, descent)

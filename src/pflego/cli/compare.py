@@ -1,0 +1,138 @@
+"""pflego compare: several methods on the same federation, cohorts and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pflego.cli import options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pflego.comparison import Entry
+
+
+def compare(
+    settings: options.SettingsFile = None,
+    algorithms: Annotated[
+        str, typer.Option(help="Methods to compare: all, or a list pflego,fedavg,...")
+    ] = "all",
+    seeds: Annotated[int, typer.Option(help="How many seeds, from --seed on, for mean and spread.")] = 1,
+    data: options.Data = None,
+    clients: options.Clients = None,
+    classes_per_client: options.ClassesPerClient = None,
+    data_dir: options.DataDir = None,
+    model: options.ModelName = None,
+    steps: options.Steps = None,
+    client_lr: options.ClientLr = None,
+    server_lr: options.ServerLr = None,
+    labels: options.Labels = None,
+    common_head: options.CommonHead = None,
+    participation: options.Participation = None,
+    rounds: options.Rounds = None,
+    dropout: options.Dropout = None,
+    missing: options.Missing = None,
+    seed: options.Seed = None,
+    evaluate_every: options.EvaluateEvery = None,
+    batch_size: options.BatchSize = None,
+    memory: options.Memory = None,
+    states: options.StatesPlace = None,
+    device: options.Device = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results, a folder a method.")] = Path(
+        "runs/compare"
+    ),
+) -> None:
+    r"""Compare methods: same federation, same cohorts, same seeds for every one.
+
+    [bold]pflego compare --algorithms pflego,fedavg,fedper --rounds 50 --participation 5[/bold]
+
+    A setting goes to the methods that have it. What differs between methods stands in a settings file, in a table a
+    method: [bold]\[fedprox][/bold] with [bold]mu = 0.1[/bold] below it. Interrupted, the same command goes on where it
+    stopped. The folder holds comparison.json, comparison.png and the runs.
+    """
+    given = options.given(
+        {k: v for k, v in locals().items() if k not in {"settings", "algorithms", "seeds", "out"}}
+    )
+
+    from rich.console import Console
+
+    from pflego import comparison
+    from pflego.errors import check_positive
+    from pflego.experiment import DEFAULTS, read_settings
+
+    check_positive("seeds", seeds, whole=True)
+    base = {} if settings is None else read_settings(settings)
+    given = {**base, **given}
+    first = int(str(given.get("seed", DEFAULTS["seed"])))
+    names = comparison.choose(algorithms)
+    try:
+        entries = comparison.compare(given, names, range(first, first + seeds), out)
+    except KeyboardInterrupt:
+        typer.echo("\nstopped; the same command goes on from here", err=True)
+        raise typer.Exit(130) from None
+    console = Console()
+    for table in tables(entries):
+        console.print(table)
+    picture = comparison.draw_curves(entries, out / "comparison.png")
+    console.print(f"results in {out}, curves in {picture}", highlight=False, markup=False, soft_wrap=True)
+
+
+def tables(entries: Sequence[Entry]) -> list[Table]:
+    """How good and how costly: a line a method, the best first; over several seeds, mean ± standard deviation."""
+    from rich.table import Table
+
+    metric = entries[0].metric
+    scale, unit = (100, ", %") if metric == "accuracy" else (1, "")
+    methods = _by_method(entries)
+    quality = Table(title=f"{metric}{unit}", title_justify="left")
+    cost = Table(title="cost", title_justify="left")
+    headings = {
+        quality: ("everyone", "spread over clients", "worst tenth", "participants", "loss"),
+        cost: ("passes a round", "MB sent", "seconds a round", "seconds in all"),
+    }
+    for table, columns in headings.items():
+        table.add_column("method", no_wrap=True)
+        for heading in columns:
+            table.add_column(heading, justify="right")
+    for name, own in methods.items():
+        quality.add_row(
+            name,
+            *(
+                _mean([getattr(e, key) for e in own], scale)
+                for key in ("everyone", "spread", "worst_tenth", "participants")
+            ),
+            _mean([e.loss for e in own], digits=4),
+        )
+        cost.add_row(
+            name,
+            f"{own[0].forward_passes:g} + {own[0].backward_passes:g}",
+            _mean([(e.bytes_up + e.bytes_down) / 1e6 for e in own], digits=1),
+            _mean([e.seconds_a_round for e in own], digits=3),
+            _mean([e.seconds for e in own], digits=1),
+        )
+    return [quality, cost]
+
+
+def _by_method(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Entries of each method, the methods in the order of everyone's figure, the best first."""
+
+    def rank(name: str) -> float:
+        figures = [e.everyone for e in entries if e.algorithm == name and e.everyone is not None]
+        mean = sum(figures) / len(figures) if figures else 0.0
+        return -mean if entries[0].higher_is_better else mean
+
+    names = sorted({entry.algorithm for entry in entries}, key=rank)
+    return {name: [entry for entry in entries if entry.algorithm == name] for name in names}
+
+
+def _mean(values: Sequence[float | None], scale: float = 1, digits: int = 2) -> str:
+    from statistics import fmean, stdev
+
+    known = [value * scale for value in values if value is not None]
+    if not known:
+        return "–"
+    return f"{fmean(known):.{digits}f}" + (f" ± {stdev(known):.{digits}f}" if len(known) > 1 else "")

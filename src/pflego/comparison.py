@@ -1,0 +1,152 @@
+"""Methods side by side: the same federation, the same cohorts, the same seeds for all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import fmean, pstdev
+
+from pflego.algorithms import ALGORITHMS
+from pflego.checkpoint import Settings
+from pflego.errors import UserError, unknown
+from pflego.evaluation import worst_tenth
+from pflego.experiment import Experiment
+from pflego.files import write_atomically
+from pflego.plots import Curve, Panel, draw
+from pflego.run import Run
+
+LAST = 10  # the participants' figure is a mean over the last ten rounds, as in the paper's tables
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one method came to with one seed."""
+
+    algorithm: str
+    seed: int
+    metric: str  # accuracy, or rmse
+    higher_is_better: bool
+    everyone: float | None  # all clients, after the last round
+    spread: float | None  # standard deviation of the metric over clients
+    worst_tenth: float | None
+    participants: float | None  # mean over the last rounds
+    loss: float | None  # of the last round's participants
+    forward_passes: float  # a round and participant
+    backward_passes: float
+    bytes_up: float  # in all
+    bytes_down: float
+    seconds_a_round: float
+    seconds: float
+    curves: dict[str, list[tuple[int, float]]]  # (round, value) of loss, participants and everyone
+
+    @classmethod
+    def of(cls, run: Run, seed: int) -> Entry:
+        """Sum up a run."""
+        task, history = run.federation.task, run.history
+        figures = [figure for score in run.scores() if (figure := score.figure(task)) is not None]
+        keys = {
+            "loss": "loss",
+            "participants": f"participants_{task.metric}",
+            "everyone": f"everyone_{task.metric}",
+        }
+        curves = {
+            name: [(int(row["round"] or 0), value) for row in history if (value := row.get(key)) is not None]
+            for name, key in keys.items()
+        }
+        everyone, participants = ([v for _, v in curves[name]] for name in ("everyone", "participants"))
+        total = {key: sum(row[key] or 0 for row in history) for key in ("bytes_up", "bytes_down", "seconds")}
+        return cls(
+            algorithm=run.algorithm.name,
+            seed=seed,
+            metric=task.metric,
+            higher_is_better=task.higher_is_better,
+            everyone=everyone[-1] if everyone else None,
+            spread=pstdev(figures) if figures else None,
+            worst_tenth=worst_tenth(figures, higher_is_better=task.higher_is_better),
+            participants=fmean(participants[-LAST:]) if participants else None,
+            loss=curves["loss"][-1][1] if curves["loss"] else None,
+            forward_passes=max(row["forward_passes"] or 0 for row in history),
+            backward_passes=max(row["backward_passes"] or 0 for row in history),
+            bytes_up=total["bytes_up"],
+            bytes_down=total["bytes_down"],
+            seconds_a_round=total["seconds"] / len(history),
+            seconds=total["seconds"],
+            curves=curves,
+        )
+
+
+def choose(names: str) -> list[str]:
+    """Read a list of methods, `all` for all of them.
+
+    >>> choose("pflego,fedavg")
+    ['pflego', 'fedavg']
+    """
+    chosen = list(ALGORITHMS) if names == "all" else [name.strip().lower() for name in names.split(",")]
+    for name in chosen:
+        if name not in ALGORITHMS:
+            raise unknown("algorithm", name, [*ALGORITHMS, "all"])
+    return list(dict.fromkeys(chosen))
+
+
+def settings_for(name: str, given: Mapping[str, object], seed: int, folder: Path) -> Settings:
+    """One method's settings: what is given for all and what it knows of, overlaid with its own table.
+
+    A settings file may have a table a method, [pflego] or [fedavg], for what differs between them.
+    """
+    everybodys = {field.name for kind in ALGORITHMS.values() for field in fields(kind)}
+    own = {field.name for field in fields(ALGORITHMS[name])}
+    settings = {k: v for k, v in given.items() if k not in ALGORITHMS and (k in own or k not in everybodys)}
+    table = given.get(name, {})
+    if not isinstance(table, dict):
+        raise UserError(f"[{name}] must be a table of settings, not {table!r}")
+    return {**settings, **table, "algorithm": name, "seed": seed, "out": str(folder / name / f"seed-{seed}")}
+
+
+def compare(
+    given: Mapping[str, object],
+    names: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    progress: bool = True,
+) -> list[Entry]:
+    """Train every method with every seed, or go on with it; a folder a method. Writes figures and curves."""
+    experiments = [settings_for(name, given, seed, folder) for seed in seeds for name in names]
+    for settings in experiments:
+        Experiment.build(settings)  # what is wrong shows before anything runs
+    entries = []
+    for settings in experiments:
+        run = Experiment.build(settings).train(resume=True, progress=progress)
+        entries.append(Entry.of(run, int(str(settings["seed"]))))
+    rows = [asdict(entry) for entry in entries]
+    write_atomically(folder / "comparison.json", (json.dumps(rows, indent=1) + "\n").encode())
+    return entries
+
+
+def draw_curves(entries: Sequence[Entry], path: Path) -> Path:
+    """Draw loss and metric over the rounds, a line a method, the first seed of each."""
+    first = [entry for entry in entries if entry.seed == entries[0].seed]
+    titles = {
+        "loss": "training loss, participants",
+        "participants": "test, participants",
+        "everyone": "test, everyone",
+    }
+    return draw(
+        [
+            Panel(
+                title,
+                [
+                    Curve(
+                        entry.algorithm, [t for t, _ in entry.curves[key]], [v for _, v in entry.curves[key]]
+                    )
+                    for entry in first
+                ],
+                "round",
+                "loss" if key == "loss" else entries[0].metric,
+            )
+            for key, title in titles.items()
+        ],
+        path,
+    )
