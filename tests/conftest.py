@@ -1,3 +1,8 @@
+import os
+
+# Tests work on small tensors, where more threads only wait for each other. Processes that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from hypothesis import settings
 
 # The first call of torch is slow and CI machines are busy: time is no property of the code under test.
