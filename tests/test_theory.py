@@ -133,15 +133,24 @@ def test_a_fixed_rate_above_the_bound_earns_one_warning_that_names_it() -> None:
     twin = world()
     chosen = twin.sites[0]
     bound = 2 / exact_smoothness(twin.net.phi(chosen.x), 0.5)
-    with pytest.warns(RateWarning, match=f"above {bound:.3g}, the bound 2/L") as caught:
+    with pytest.warns(
+        RateWarning, match=f"client_lr=.* is above {bound:.3g}, the bound of Proposition 2"
+    ) as caught:
         pflego.train(twin.federation, twin.model, pflego.PFLEGO(client_lr=bound * 1.01), rounds=3)
     assert len(caught) == 1
     pflego.train(twin.federation, twin.model, pflego.PFLEGO(client_lr=bound * 0.99), rounds=3)
 
 
+def test_a_fixed_server_rate_above_the_bound_is_named_too() -> None:
+    twin = world()
+    algorithm = pflego.PFLEGO(steps=20, server_lr=1e3, server_optimizer="sgd")
+    with pytest.warns(RateWarning, match="server_lr=1000 is above .*, the bound of Proposition 2"):
+        pflego.train(twin.federation, twin.model, algorithm, rounds=1, participation=2)
+
+
 def test_automatic_rates_are_one_over_l() -> None:
     twin = world()
-    algorithm = pflego.PFLEGO(steps=4, server_lr=10.0, server_optimizer="sgd")
+    algorithm = pflego.PFLEGO(steps=4, server_lr=10.0)
     run = pflego.train(twin.federation, twin.model, algorithm, rounds=1)
     for i, site in enumerate(twin.sites):
         rate = 1 / exact_smoothness(twin.net.phi(site.x), 0.5)  # the last step, 10, is capped at this too

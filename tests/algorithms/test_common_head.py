@@ -29,6 +29,7 @@ def common_head_sgd(
     beta: float,
     rho: float,
     adam: bool,
+    decay: float = 0.0,
 ) -> tuple[np.ndarray, list[float]]:
     """Head steps on V_i, then one joint step on {theta, W_0, V_i}, in NumPy. V_i are left in twin.heads."""
     clients = len(twin.sites)
@@ -44,9 +45,9 @@ def common_head_sgd(
             site, alpha, rows = twin.sites[i], twin.alphas[i], rows_of(twin, i)
             own = twin.heads[i]
             for _ in range(tau - 1):
-                own = own - beta * gradients(twin.net, W0[rows] + own, site)[2]
+                own = own - beta * (gradients(twin.net, W0[rows] + own, site)[2] + decay * own)
             gV, gv, gW = gradients(twin.net, W0[rows] + own, site)
-            twin.heads[i] = own - rho * scale * alpha * gW
+            twin.heads[i] = own - rho * scale * alpha * (gW + decay * own)
             value += site.n / total * loss(twin.net, W0[rows] + twin.heads[i], site)
             dV, dv = dV + scale * alpha * gV, dv + scale * alpha * gv
             dW0[rows] += scale * alpha * gW
@@ -79,8 +80,9 @@ def test_exact_mode_is_centralised_gradient_descent(
     assert_same(run, twin, W0, tolerance)
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.3])
 @pytest.mark.parametrize("adam", [False, True], ids=["sgd", "adam"])
-def test_rounds_with_some_clients_follow_the_equations(adam: bool) -> None:
+def test_rounds_with_some_clients_follow_the_equations(adam: bool, decay: float) -> None:
     twin = world()
     algorithm = pflego.PFLEGO(
         steps=5,
@@ -89,10 +91,11 @@ def test_rounds_with_some_clients_follow_the_equations(adam: bool) -> None:
         server_optimizer="adam" if adam else "sgd",
         head_step="exact",
         common_head=True,
+        head_decay=decay,
     )
     run = pflego.train(twin.federation, twin.model, algorithm, rounds=15, participation=2, seed=3)
     W0, losses = common_head_sgd(
-        twin, pflego.Fixed(2), rounds=15, seed=3, tau=5, beta=0.2, rho=0.05, adam=adam
+        twin, pflego.Fixed(2), rounds=15, seed=3, tau=5, beta=0.2, rho=0.05, adam=adam, decay=decay
     )
     assert_same(run, twin, W0, 1e-9)
     assert [row["loss"] for row in run.history] == pytest.approx(losses, rel=1e-9)

@@ -36,7 +36,7 @@ from pflego.heads.descent import RULES, Rule
 from pflego.model import Model
 from pflego.problem import Problem
 from pflego.randomness import torch_generator
-from pflego.theory import best_rate, client_bound
+from pflego.theory import best_rate, client_bound, server_bound
 from pflego.weights import Weights, step, weighted_sum
 
 _SMOOTHNESS = "smoothness"  # what a client adds to its message where the server's rate depends on it
@@ -134,6 +134,8 @@ class PFLEGO(Algorithm):
             message[HEAD] = everybodys.index_copy_(0, problem.rows, joint.head[HEAD])
         if self.server_lr == "auto":
             largest = problem.backbone_smoothness({**shared, **head}, _ITERATIONS)
+            if self.common_head and limit:
+                largest = max(largest, 1 / limit)  # the server's step moves W_0 too
             message[_SMOOTHNESS] = torch.tensor(largest)
             rate = 1 / largest if largest else inf
         else:
@@ -170,17 +172,24 @@ class PFLEGO(Algorithm):
         return self._own_part(shared, head, problem)
 
     def warn(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:
-        """Name Proposition 2's bound where a fixed client rate exceeds it."""
-        if self.client_lr == "auto" or self.head_optimizer != "gd":
-            return None
-        head = self._whole_head(shared, state, problem)
-        bound = client_bound(problem.head_smoothness(head, problem.forward(shared).features))
-        if not self.client_lr >= bound:
-            return None
-        return (
-            f"client_lr={self.client_lr:g} is above {bound:.3g}, the bound 2/L of Proposition 2 for client "
-            f"{problem.client.id!r} at the start: its head may go uphill. client_lr='auto' stays below it"
-        )
+        """Name Proposition 2's bounds where a fixed rate exceeds one, as this client sees them."""
+        head, features = self._whole_head(shared, state, problem), problem.forward(shared).features
+        bounds = {}
+        if self.client_lr != "auto" and self.head_optimizer == "gd":
+            bounds["client_lr"] = client_bound(problem.head_smoothness(head, features))
+        if self.server_lr != "auto" and self.server_optimizer == "sgd":
+            fitted = self._head_steps(
+                head, features, problem, self._descent(shared, head, features, problem)[0]
+            )[0]
+            largest = problem.backbone_smoothness({**shared, **fitted}, _ITERATIONS)
+            bounds["server_lr"] = server_bound(largest, expected=round.expected, clients=round.clients)
+        words = [
+            f"{name}={getattr(self, name):g} is above {bound:.3g}, the bound of Proposition 2 for client "
+            f"{problem.client.id!r} at the start, and may go uphill; {name}='auto' stays below it"
+            for name, bound in bounds.items()
+            if getattr(self, name) >= bound
+        ]
+        return "; ".join(words) or None
 
     def _descent(
         self, shared: Weights, head: Weights, features: Tensor, problem: Problem
