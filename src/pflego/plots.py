@@ -10,6 +10,8 @@ from typing import Literal
 
 from pflego.files import make_folder, write_atomically
 
+_FEW = 20  # points that are worth a mark each
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -34,7 +36,7 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel], path: Path, *, columns: int = 3) -> Path:
-    """Draw panels side by side into a file; its ending says the format."""
+    """Draw panels side by side into a file; its ending says the format. Panels of the same curves share a legend."""
     try:
         import matplotlib as mpl
     except ModuleNotFoundError as error:
@@ -49,14 +51,19 @@ def draw(panels: Sequence[Panel], path: Path, *, columns: int = 3) -> Path:
     )
     for axis, panel in zip(axes.flat, panels, strict=False):
         for curve in panel.curves:
-            axis.plot(curve.x, curve.y, curve.style, label=curve.label, linewidth=1.4)
+            marker = "." if len(curve.x) <= _FEW else None
+            axis.plot(curve.x, curve.y, curve.style, label=curve.label, linewidth=1.4, marker=marker)
         axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, xscale=panel.scale, yscale=panel.scale)
         if panel.lowest is not None:
             axis.set_ylim(bottom=panel.lowest)
         axis.grid(alpha=0.25, which="both")
-        axis.legend(frameon=False, fontsize="small")
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_visible(False)
+    if len({tuple(curve.label for curve in panel.curves) for panel in panels}) == 1:
+        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    else:
+        for axis in list(axes.flat)[: len(panels)]:
+            axis.legend(frameon=False, fontsize="small")
     picture = BytesIO()
     figure.savefig(picture, dpi=110, format=path.suffix.lstrip(".") or "png")
     plt.close(figure)

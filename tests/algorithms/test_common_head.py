@@ -73,7 +73,7 @@ def test_exact_mode_is_centralised_gradient_descent(
 ) -> None:
     twin = world(dtype=dtype, regression=regression)
     algorithm = pflego.PFLEGO(
-        steps=1, server_lr=0.3, server_optimizer="sgd", head_step="exact", common_head=True
+        steps=1, server_lr=0.3, server_optimizer="sgd", head_step="exact", common_head=True, head_decay=0.0
     )
     run = pflego.train(twin.federation, twin.model, algorithm, rounds=20)
     W0, _ = common_head_sgd(twin, pflego.Everyone(), rounds=20, seed=0, tau=1, beta=0, rho=0.3, adam=False)
@@ -132,3 +132,11 @@ def test_a_common_head_starts_as_asked_and_personal_parts_at_zero() -> None:
     assert shared["head"].shape == (6, 5)
     assert 0 <= shared["head"].min() < shared["head"].max() < 1
     assert (algorithm.init_state(Problems(twin.federation, twin.model)[0], 1)["head"] == 0).all()
+
+
+def test_a_common_head_has_defaults_of_its_own() -> None:
+    plain, common = pflego.PFLEGO(), pflego.PFLEGO(common_head=True)
+    assert (plain.server_lr, plain.head_decay) == (0.003, 0.0)
+    assert (common.server_lr, common.head_decay) == (0.002, 0.1)
+    assert pflego.PFLEGO(common_head=True, server_lr=0.01, head_decay=0.0).settings()["server_lr"] == 0.01
+    assert common.settings()["head_decay"] == 0.1

@@ -39,6 +39,7 @@ from pflego.randomness import torch_generator
 from pflego.theory import best_rate, client_bound, server_bound
 from pflego.weights import Weights, step, weighted_sum
 
+_DEFAULTS = {"server_lr": (0.003, 0.002), "head_decay": (0.0, 0.1)}  # with plain heads, with a common one
 _SMOOTHNESS = "smoothness"  # what a client adds to its message where the server's rate depends on it
 _ITERATIONS = 5  # of the power method on the backbone: each costs a pass both ways
 _FALLBACKS = 2  # how often a head that went uphill is tried again with a tenth of the rate
@@ -56,8 +57,9 @@ class PFLEGO(Algorithm):
         beta, the rate of the first tau - 1 steps. "auto": 1/L_i for every client and round, which also caps the
         head's last step.
     server_lr
-        rho, the rate of the joint step. "auto", for server_optimizer="sgd" alone: r/I 1/L with the largest
-        smoothness constant the round's clients measure, at five more passes each way.
+        rho, the rate of the joint step; if not said, 0.003, or 0.002 beside a common head. "auto", for
+        server_optimizer="sgd" alone: r/I 1/L with the largest smoothness constant the round's clients measure, at
+        five more passes each way.
     server_optimizer
         "sgd" (the algorithm as written), "adam" (as in the paper's experiments), or any of torch.optim.
     head_step
@@ -73,21 +75,25 @@ class PFLEGO(Algorithm):
     common_head
         Split each head into a part shared by everybody, trained at the server, and a personal rest.
     head_decay
-        lambda, adds lambda/2 |W_i|^2 to client i's loss, or lambda/2 |V_i|^2 beside a common head.
+        lambda, adds lambda/2 |W_i|^2 to client i's loss, or lambda/2 |V_i|^2 beside a common head; if not said, 0, or
+        0.1 beside a common head.
     """
 
     steps: int = 50
     client_lr: float | Literal["auto"] = "auto"
-    server_lr: float | Literal["auto"] = 0.003
+    server_lr: float | Literal["auto"] = None  # type: ignore[assignment]  # _DEFAULTS
     server_optimizer: str = "adam"
     head_step: Literal["paper", "exact"] = "paper"
     head_init: HeadInit = "zeros"
     head_optimizer: Rule = "gd"
     momentum: float = 0.9
     common_head: bool = False
-    head_decay: float = 0.0
+    head_decay: float = None  # type: ignore[assignment]  # _DEFAULTS
 
     def __post_init__(self) -> None:
+        for name, (plain, common) in _DEFAULTS.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, common if self.common_head else plain)
         check_positive("steps", self.steps, whole=True)
         check_rate("client_lr", self.client_lr)
         check_rate("server_lr", self.server_lr)

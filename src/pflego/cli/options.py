@@ -90,7 +90,7 @@ ServerLr = Annotated[
     typer.Option(
         parser=_rate,
         metavar="RATE",
-        help="rho, rate of the joint step, or auto. \\[0.003]",
+        help="rho, rate of the joint step, or auto. \\[0.003; common head: 0.002]",
         rich_help_panel=_METHOD,
     ),
 ]
@@ -145,7 +145,8 @@ CommonHead = Annotated[
     ),
 ]
 HeadDecay = Annotated[
-    float | None, typer.Option(help="Decay of the personal heads. \\[0]", rich_help_panel=_METHOD)
+    float | None,
+    typer.Option(help="Decay of the personal heads. \\[0; common head: 0.1]", rich_help_panel=_METHOD),
 ]
 
 Participation = Annotated[

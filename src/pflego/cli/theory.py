@@ -83,7 +83,7 @@ def rate(
         )
     write_atomically(out.with_suffix(".json"), json.dumps([asdict(p) for p in points], indent=2).encode())
     curves = [
-        Curve("measured", rounds, [point.squared_gradient for point in points], "o-"),
+        Curve("measured", rounds, [point.squared_gradient for point in points]),
         Curve("c / sqrt(T)", rounds, bound, "--"),
     ]
     title = f"{experiment.settings['data']}, {len(experiment.federation)} clients"
