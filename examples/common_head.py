@@ -1,17 +1,19 @@
 """How much personalisation does a federation need? Plain heads against a common head, on real data.
 
-    PFLEGO_DATA=... python examples/common_head.py --settings common-0.002,plain --seeds 1,2,3
+    PFLEGO_DATA=... python examples/common_head.py --settings "plain;common" --seeds 1,2,3
 
 Trains every setting on every data set and degree of personalisation (T = 200, tau = 50, 20 of 100 clients), a folder
-a run, resumable; then writes docs/common-head.json and draws docs/common-head.png from all runs there are.
+a run, resumable. Results are added to docs/common-head.json; from all that are there it draws docs/common-head.png
+and prints the table of docs/common-head.md. With --settings "" it only draws and prints.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pflego
 from pflego.plots import Curve, Panel, draw
@@ -19,26 +21,31 @@ from pflego.plots import Curve, Panel, draw
 DEGREES = {"high": 2, "medium": 5, "none": 10}
 SETTINGS = {
     "plain": pflego.PFLEGO(),
-    "published rates": pflego.PFLEGO(client_lr=0.189),
-    "common-0.001": pflego.PFLEGO(common_head=True, server_lr=0.001),
-    "common-0.002": pflego.PFLEGO(common_head=True, server_lr=0.002),
-    "common-0.003": pflego.PFLEGO(common_head=True, server_lr=0.003),
+    "common": pflego.PFLEGO(common_head=True),  # server_lr=0.002, head_decay=0.1
+    "common, rate 0.001, no decay": pflego.PFLEGO(common_head=True, server_lr=0.001, head_decay=0.0),
+    "common, rate 0.002, no decay": pflego.PFLEGO(common_head=True, server_lr=0.002, head_decay=0.0),
+    "common, rate 0.003, no decay": pflego.PFLEGO(common_head=True, server_lr=0.003, head_decay=0.0),
+    "common, decay 0.01": pflego.PFLEGO(common_head=True, head_decay=0.01),
+    "common, decay 1": pflego.PFLEGO(common_head=True, head_decay=1.0),
 }
 LAST = 10  # a figure is the mean over the last ten rounds, as in the paper
 
 
 @dataclass(frozen=True)
 class Result:
-    """One run's figures, in per cent, and its curves."""
+    """One run's accuracies in per cent, round by round."""
 
     setting: str
     data: str
     degree: str
     seed: int
-    participants: float
-    everyone: float
-    participants_curve: list[float]
-    everyone_curve: list[float]
+    participants: list[float]
+    everyone: list[float]
+
+    @property
+    def cell(self) -> tuple[str, str]:
+        """Where it belongs in the table."""
+        return self.data, self.degree
 
 
 def train(setting: str, data: str, degree: str, seed: int, rounds: int, folder: Path) -> Result:
@@ -57,42 +64,51 @@ def train(setting: str, data: str, degree: str, seed: int, rounds: int, folder: 
         resume=True,
         progress=True,
     )
-    participants = [100 * (row["participants_accuracy"] or 0) for row in run.history]
-    everyone = [100 * (row["everyone_accuracy"] or 0) for row in run.history]
-    return Result(setting, data, degree, seed, mean(participants), mean(everyone), participants, everyone)
+    participants, everyone = (
+        [round(100 * (row[f"{protocol}_accuracy"] or 0), 2) for row in run.history]
+        for protocol in ("participants", "everyone")
+    )
+    return Result(setting, data, degree, seed, participants, everyone)
 
 
-def mean(curve: list[float]) -> float:
-    """The mean of the last rounds."""
-    return sum(curve[-LAST:]) / len(curve[-LAST:])
+def cells(results: list[Result]) -> list[tuple[str, str]]:
+    """All cells, in the order of the paper's table."""
+    return sorted({r.cell for r in results}, key=lambda c: (c[0] != "mnist", list(DEGREES).index(c[1])))
+
+
+def table(results: list[Result]) -> str:
+    """Participants / everyone, the mean of the last rounds; over several seeds, mean ± standard deviation."""
+    lines = ["| | " + " | ".join(f"{data}, {degree}" for data, degree in cells(results)) + " |"]
+    lines.append("| --- " * (1 + len(cells(results))) + "|")
+    for setting in dict.fromkeys(r.setting for r in results):
+        words = []
+        for cell in cells(results):
+            own = [r for r in results if r.setting == setting and r.cell == cell]
+            both = [[fmean(r.participants[-LAST:]) for r in own], [fmean(r.everyone[-LAST:]) for r in own]]
+            words.append(" / ".join(map(_mean, both)) if own else "–")
+        lines.append(f"| {setting} | " + " | ".join(words) + " |")
+    return "\n".join(lines)
 
 
 def picture(results: list[Result], path: Path) -> None:
-    """Draw everyone's accuracy over the rounds, a panel a cell, the first seed of each setting."""
+    """Draw everyone's accuracy over the rounds, a panel a cell, the first seed."""
+    first = [r for r in results if r.seed == min(r.seed for r in results)]
     panels = []
-    for data, degree in sorted(
-        {(r.data, r.degree) for r in results}, key=lambda c: (c[0], list(DEGREES).index(c[1]))
-    ):
-        cell = [r for r in results if (r.data, r.degree) == (data, degree)]
-        shown = [
-            next(r for r in cell if r.setting == name) for name in dict.fromkeys(r.setting for r in cell)
-        ]
+    for cell in cells(first):
         curves = [
-            Curve(r.setting, range(1, len(r.everyone_curve) + 1), r.everyone_curve)
-            for r in shown
-            if r.everyone_curve
+            Curve(r.setting, range(1, len(r.everyone) + 1), r.everyone) for r in first if r.cell == cell
         ]
         floor = min(curve.y[len(curve.y) // 4] for curve in curves)
-        panels.append(Panel(f"{data}, {degree}", curves, "round", "everyone, %", lowest=floor - 1))
+        panels.append(Panel(", ".join(cell), curves, "round", "everyone, %", lowest=floor - 1))
     draw(panels, path)
 
 
 def main() -> None:
-    """Train what is asked for; write and draw what there is."""
+    """Train what is asked for; keep, draw and print what there is."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--settings", default=",".join(SETTINGS))
+    parser.add_argument("--settings", default="plain;common")
     parser.add_argument("--data", default="mnist,fashion-mnist")
     parser.add_argument("--degrees", default=",".join(DEGREES))
     parser.add_argument("--seeds", default="1")
@@ -100,22 +116,23 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/common-head"))
     parser.add_argument("--out", type=Path, default=Path("docs/common-head.json"))
     arguments = parser.parse_args()
-    results = [
-        train(setting, data, degree, int(seed), arguments.rounds, arguments.runs)
-        for seed in arguments.seeds.split(",")
-        for setting in arguments.settings.split(",")
-        for data in arguments.data.split(",")
-        for degree in arguments.degrees.split(",")
-    ]
-    rows = [{k: _rounded(v) for k, v in vars(result).items()} for result in results]
-    arguments.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-    picture(results, arguments.out.with_suffix(".png"))
+    known = [Result(**row) for row in json.loads(arguments.out.read_text())] if arguments.out.exists() else []
+    results = {(r.setting, *r.cell, r.seed): r for r in known}
+    for setting in filter(None, arguments.settings.split(";")):
+        for seed in map(int, arguments.seeds.split(",")):
+            for data in arguments.data.split(","):
+                for degree in arguments.degrees.split(","):
+                    results[setting, data, degree, seed] = train(
+                        setting, data, degree, seed, arguments.rounds, arguments.runs
+                    )
+    rows = [json.dumps(asdict(result)) for _, result in sorted(results.items())]
+    arguments.out.write_text("[\n" + ",\n".join(rows) + "\n]\n")
+    picture(list(results.values()), arguments.out.with_suffix(".png"))
+    print(table([result for _, result in sorted(results.items())]))
 
 
-def _rounded(value: object) -> object:
-    if isinstance(value, list):
-        return [round(number, 2) for number in value]
-    return round(value, 2) if isinstance(value, float) else value
+def _mean(values: list[float]) -> str:
+    return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pflego.algorithms import ALGORITHMS
 from pflego.checkpoint import Settings
 from pflego.errors import UserError, unknown
 from pflego.evaluation import worst_tenth
-from pflego.experiment import Experiment
+from pflego.experiment import Experiment, check
 from pflego.files import write_atomically
 from pflego.plots import Curve, Panel, draw
 from pflego.run import Run
@@ -101,6 +101,8 @@ def settings_for(name: str, given: Mapping[str, object], seed: int, folder: Path
     table = given.get(name, {})
     if not isinstance(table, dict):
         raise UserError(f"[{name}] must be a table of settings, not {table!r}")
+    for key in table.keys() - own:  # what all methods have in common cannot differ between them
+        raise unknown(f"setting of {name}", key, own)
     return {**settings, **table, "algorithm": name, "seed": seed, "out": str(folder / name / f"seed-{seed}")}
 
 
@@ -113,13 +115,15 @@ def compare(
     progress: bool = True,
 ) -> list[Entry]:
     """Train every method with every seed, or go on with it; a folder a method. Writes figures and curves."""
-    experiments = [settings_for(name, given, seed, folder) for seed in seeds for name in names]
-    for settings in experiments:
-        Experiment.build(settings)  # what is wrong shows before anything runs
+    for name in names:
+        check(settings_for(name, given, seeds[0], folder))  # what is wrong shows before anything runs
     entries = []
-    for settings in experiments:
-        run = Experiment.build(settings).train(resume=True, progress=progress)
-        entries.append(Entry.of(run, int(str(settings["seed"]))))
+    for seed in seeds:
+        federation = None
+        for name in names:
+            experiment = Experiment.build(settings_for(name, given, seed, folder), federation=federation)
+            federation = experiment.federation
+            entries.append(Entry.of(experiment.train(resume=True, progress=progress), seed))
     rows = [asdict(entry) for entry in entries]
     write_atomically(folder / "comparison.json", (json.dumps(rows, indent=1) + "\n").encode())
     return entries

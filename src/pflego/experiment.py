@@ -71,17 +71,14 @@ class Experiment:
     algorithm: Algorithm
 
     @classmethod
-    def build(cls, given: Mapping[str, object]) -> Experiment:
-        """Fill in what is not given, refuse what is not known, and make the parts."""
+    def build(cls, given: Mapping[str, object], *, federation: Federation | None = None) -> Experiment:
+        """Fill in what is not given, refuse what is not known, and make the parts.
+
+        A federation that was built from the same settings before need not be loaded again.
+        """
+        algorithm = check(given)
         settings: dict[str, Any] = {**DEFAULTS, **given}
-        for name, kind in _KINDS.items():
-            if name in settings and type(settings[name]) is not kind:
-                raise UserError(f"{name} must be {_WORDS[kind]}, not {settings[name]!r}")
-        algorithm = build_algorithm(settings)
-        known = {*DEFAULTS, *_OPTIONAL, *(field.name for field in fields(algorithm))}
-        for name in settings.keys() - known:
-            raise _unknown_setting(name, algorithm, known)
-        federation = load(
+        federation = federation or load(
             settings["data"],
             clients=settings["clients"],
             classes_per_client=settings.get("classes_per_client"),
@@ -114,14 +111,20 @@ class Experiment:
         )
 
 
-def build_algorithm(settings: Mapping[str, Any]) -> Algorithm:
-    """Make the method the settings name, with those of its hyperparameters that they set."""
-    name = str(settings["algorithm"]).lower()
-    if name not in ALGORITHMS:
-        raise unknown("algorithm", name, ALGORITHMS)
-    kind = ALGORITHMS[name]
-    own = {field.name for field in fields(kind)}
-    return kind(**{key: value for key, value in settings.items() if key in own})
+def check(given: Mapping[str, object]) -> Algorithm:
+    """Refuse settings of the wrong kind or of no known name; give the method they name."""
+    settings: dict[str, Any] = {**DEFAULTS, **given}
+    for name, kind in _KINDS.items():
+        if name in settings and type(settings[name]) is not kind:
+            raise UserError(f"{name} must be {_WORDS[kind]}, not {settings[name]!r}")
+    if (method := settings["algorithm"].lower()) not in ALGORITHMS:
+        raise unknown("algorithm", method, ALGORITHMS)
+    own = {field.name for field in fields(ALGORITHMS[method])}
+    algorithm = ALGORITHMS[method](**{key: value for key, value in settings.items() if key in own})
+    known = {*DEFAULTS, *_OPTIONAL, *own}
+    for name in settings.keys() - known:
+        raise _unknown_setting(name, algorithm, known)
+    return algorithm
 
 
 def _unknown_setting(name: str, algorithm: Algorithm, known: set[str]) -> UserError:
