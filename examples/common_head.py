@@ -4,7 +4,7 @@
 
 Trains every setting on every data set and degree of personalisation (T = 200, tau = 50, 20 of 100 clients), a folder
 a run, resumable. Results are added to docs/common-head.json; from all that are there it draws docs/common-head.png
-and prints the table of docs/common-head.md. With --settings "" it only draws and prints.
+and prints the tables of docs/common-head.md. With --settings "" it only draws and prints.
 """
 
 from __future__ import annotations
@@ -127,8 +127,15 @@ def main() -> None:
                     )
     rows = [json.dumps(asdict(result)) for _, result in sorted(results.items())]
     arguments.out.write_text("[\n" + ",\n".join(rows) + "\n]\n")
-    picture(list(results.values()), arguments.out.with_suffix(".png"))
-    print(table([result for _, result in sorted(results.items())]))
+    ordered = [result for _, result in sorted(results.items())]
+    first = [result for result in ordered if result.seed == ordered[0].seed]
+    picture(first, arguments.out.with_suffix(".png"))
+    print(
+        "All seeds\n",
+        table([result for result in ordered if result.setting in ("plain", "common")]),
+        sep="\n",
+    )
+    print(f"\nSeed {ordered[0].seed}\n", table(first), sep="\n")
 
 
 def _mean(values: list[float]) -> str:

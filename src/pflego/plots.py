@@ -36,7 +36,7 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel], path: Path, *, columns: int = 3) -> Path:
-    """Draw panels side by side into a file; its ending says the format. Panels of the same curves share a legend."""
+    """Draw panels side by side into a file; its ending says the format. A label has one colour in all of them."""
     try:
         import matplotlib as mpl
     except ModuleNotFoundError as error:
@@ -49,21 +49,19 @@ def draw(panels: Sequence[Panel], path: Path, *, columns: int = 3) -> Path:
     figure, axes = plt.subplots(
         rows, columns, figsize=(1 + 4 * columns, 3.2 * rows), squeeze=False, layout="constrained"
     )
+    labels = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
+    lines = {}
     for axis, panel in zip(axes.flat, panels, strict=False):
         for curve in panel.curves:
-            marker = "." if len(curve.x) <= _FEW else None
-            axis.plot(curve.x, curve.y, curve.style, label=curve.label, linewidth=1.4, marker=marker)
+            look = {"color": f"C{labels.index(curve.label)}", "marker": "." if len(curve.x) <= _FEW else None}
+            [lines[curve.label]] = axis.plot(curve.x, curve.y, curve.style, linewidth=1.4, **look)
         axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, xscale=panel.scale, yscale=panel.scale)
         if panel.lowest is not None:
             axis.set_ylim(bottom=panel.lowest)
         axis.grid(alpha=0.25, which="both")
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_visible(False)
-    if len({tuple(curve.label for curve in panel.curves) for panel in panels}) == 1:
-        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
-    else:
-        for axis in list(axes.flat)[: len(panels)]:
-            axis.legend(frameon=False, fontsize="small")
+    figure.legend([lines[label] for label in labels], labels, loc="outside right upper", frameon=False)
     picture = BytesIO()
     figure.savefig(picture, dpi=110, format=path.suffix.lstrip(".") or "png")
     plt.close(figure)
