@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 import pflego
 from pflego import theory
@@ -146,6 +146,38 @@ def test_a_fixed_server_rate_above_the_bound_is_named_too() -> None:
     algorithm = pflego.PFLEGO(steps=20, server_lr=1e3, server_optimizer="sgd")
     with pytest.warns(RateWarning, match="server_lr=1000 is above .*, the bound of Proposition 2"):
         pflego.train(twin.federation, twin.model, algorithm, rounds=1, participation=2)
+
+
+class Once(torch.autograd.Function):
+    """The identity, differentiable once only."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, slope: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            raise RuntimeError("derivative for the backward pass is not implemented")
+        return slope
+
+
+def test_a_backbone_that_is_differentiable_only_once_trains() -> None:
+    twin = world()
+
+    class Backbone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = twin.model.backbone
+
+        def forward(self, x: Tensor) -> Tensor:
+            features: Tensor = Once.apply(self.inner(x))  # type: ignore[no-untyped-call]
+            return features
+
+    algorithm = pflego.PFLEGO(server_optimizer="sgd")
+    run = pflego.train(twin.federation, pflego.Model(Backbone(), features=4), algorithm, rounds=2)
+    plain = pflego.train(twin.federation, twin.model, algorithm, rounds=2)
+    assert run.history[-1]["loss"] == plain.history[-1]["loss"]
 
 
 def test_automatic_rates_are_one_over_l() -> None:

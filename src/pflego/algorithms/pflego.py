@@ -21,6 +21,7 @@ step on {theta, W_0, V_1, ..., V_I}.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
@@ -187,8 +188,9 @@ class PFLEGO(Algorithm):
             fitted = self._head_steps(
                 head, features, problem, self._descent(shared, head, features, problem)[0]
             )[0]
-            largest = problem.backbone_smoothness({**shared, **fitted}, _ITERATIONS)
-            bounds["server_lr"] = server_bound(largest, expected=round.expected, clients=round.clients)
+            with suppress(RuntimeError):  # a backbone that cannot be differentiated twice trains all the same
+                largest = problem.backbone_smoothness({**shared, **fitted}, _ITERATIONS)
+                bounds["server_lr"] = server_bound(largest, expected=round.expected, clients=round.clients)
         words = [
             f"{name}={getattr(self, name):g} is above {bound:.3g}, the bound of Proposition 2 for client "
             f"{problem.client.id!r} at the start, and may go uphill; {name}='auto' stays below it"
