@@ -52,10 +52,10 @@ class SquaredGradient(Callback):
 
 def first_smoothness(federation: Federation, model: Model, algorithm: PFLEGO, *, seed: int) -> float:
     """L: the largest smoothness constant of a client's loss in theta, at the start."""
-    shared = model.weights()
+    shared, problems = model.weights(), Problems(federation, model)
     largest = 0.0
     for position in range(len(federation)):
-        problem = Problems(federation, model)[position]
+        problem = problems[position]
         head = algorithm.adapt(shared, algorithm.init_state(problem, seed), problem)
         largest = max(largest, problem.backbone_smoothness({**shared, **head}, iterations=20))
     return largest

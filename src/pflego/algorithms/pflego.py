@@ -180,11 +180,15 @@ class PFLEGO(Algorithm):
 
     def warn(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:
         """Name Proposition 2's bounds where a fixed rate exceeds one, as this client sees them."""
+        fixed_client = self.client_lr != "auto" and self.head_optimizer == "gd"
+        fixed_server = self.server_lr != "auto" and self.server_optimizer == "sgd"
+        if not (fixed_client or fixed_server):
+            return None
         head, features = self._whole_head(shared, state, problem), problem.forward(shared).features
         bounds = {}
-        if self.client_lr != "auto" and self.head_optimizer == "gd":
+        if fixed_client:
             bounds["client_lr"] = client_bound(problem.head_smoothness(head, features))
-        if self.server_lr != "auto" and self.server_optimizer == "sgd":
+        if fixed_server:
             fitted = self._head_steps(
                 head, features, problem, self._descent(shared, head, features, problem)[0]
             )[0]
