@@ -13,6 +13,9 @@ import torch
 from torch import nn
 
 import pflego
+from pflego.checkpoint import HistoryRow
+from pflego.run import Run
+from pflego.weights import Weights
 
 F64 = npt.NDArray[np.float64]
 
@@ -134,3 +137,26 @@ def distance(ours: torch.Tensor, theirs: F64) -> float:
     """Relative distance of the two."""
     a = ours.double().numpy()
     return float(np.linalg.norm(a - theirs) / max(float(np.linalg.norm(theirs)), 1e-12))
+
+
+def timeless(history: list[HistoryRow]) -> list[HistoryRow]:
+    """Leave out the seconds, which differ from run to run."""
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in history]
+
+
+def assert_identical(ours: Run, theirs: Run) -> None:
+    """Two runs have the same history, weights and states, to the last digit."""
+    assert timeless(ours.history) == timeless(theirs.history)
+    assert_same_weights(ours.shared, theirs.shared)
+    for id in theirs.states:
+        assert_same_weights(ours.states[id], theirs.states[id])
+
+
+def assert_same_weights(ours: Weights, theirs: Weights, *, within: float = 0.0) -> None:
+    """The same tensors, up to a relative distance."""
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        if within:
+            assert distance(tensor, theirs[name].double().numpy()) <= within, name
+        else:
+            assert torch.equal(tensor, theirs[name]), name

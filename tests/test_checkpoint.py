@@ -15,7 +15,7 @@ import torch
 import pflego
 from pflego.checkpoint import HistoryRow, RunFolder
 from pflego.run import Run
-from tests.reference import World, world
+from tests.reference import World, assert_identical, timeless, world
 
 ALGORITHM = pflego.PFLEGO(steps=4, head_init="uniform")
 
@@ -23,18 +23,6 @@ ALGORITHM = pflego.PFLEGO(steps=4, head_init="uniform")
 def train(twin: World, out: Path | None, *, rounds: int = 12, **options: object) -> Run:
     settings: dict[str, object] = {"participation": 2, "seed": 5, "evaluate_every": 4, **options}
     return pflego.train(twin.federation, twin.model, ALGORITHM, rounds=rounds, out=out, **settings)  # type: ignore[arg-type]
-
-
-def timeless(history: list[HistoryRow]) -> list[HistoryRow]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in history]
-
-
-def assert_identical(ours: Run, theirs: Run) -> None:
-    assert timeless(ours.history) == timeless(theirs.history)
-    assert ours.shared.keys() == theirs.shared.keys()
-    assert all(torch.equal(ours.shared[name], theirs.shared[name]) for name in ours.shared)
-    for id in theirs.states:
-        assert torch.equal(ours.states[id]["head"], theirs.states[id]["head"])
 
 
 class StopAfter(pflego.Callback):

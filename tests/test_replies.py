@@ -20,8 +20,8 @@ from pflego.problem import Problems
 from pflego.replies import Network, Speed
 from pflego.run import Run
 from pflego.weights import Weights
-from tests.reference import F64, Adam, Site, World, distance, gradients, world
-from tests.test_checkpoint import StopAfter, assert_identical
+from tests.reference import F64, Adam, Site, World, assert_identical, distance, gradients, world
+from tests.test_checkpoint import StopAfter
 
 BYTES = 8 * (4 * 6 + 4)  # of theta's gradient in float64: V, (4, 6), and v
 

@@ -10,6 +10,7 @@ from statistics import fmean, pstdev
 
 from pflego.algorithms import ALGORITHMS
 from pflego.checkpoint import Settings
+from pflego.cost import Cost
 from pflego.errors import UserError, unknown
 from pflego.evaluation import worst_tenth
 from pflego.experiment import Experiment, check
@@ -33,8 +34,7 @@ class Entry:
     worst_tenth: float | None
     participants: float | None  # mean over the last rounds
     loss: float | None  # of the last round's participants
-    forward_passes: float  # a round and participant
-    backward_passes: float
+    cost: Cost  # of a round, for the client of median size
     bytes_up: float  # in all
     bytes_down: float
     seconds_a_round: float
@@ -67,8 +67,7 @@ class Entry:
             worst_tenth=worst_tenth(figures, higher_is_better=task.higher_is_better),
             participants=fmean(participants[-LAST:]) if participants else None,
             loss=curves["loss"][-1][1] if curves["loss"] else None,
-            forward_passes=max(row["forward_passes"] or 0 for row in history),
-            backward_passes=max(row["backward_passes"] or 0 for row in history),
+            cost=run.cost(),
             bytes_up=total["bytes_up"],
             bytes_down=total["bytes_down"],
             seconds_a_round=total["seconds"] / len(history),

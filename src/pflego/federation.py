@@ -73,7 +73,7 @@ class Client:
                 f"integers mean classes, floats mean regression"
             )
 
-    @property
+    @cached_property
     def classes(self) -> Tensor:
         """Its classes in ascending order: those of its training labels. None in regression."""
         return (
@@ -206,8 +206,10 @@ class Federation:
     def position(self, id: ClientId) -> int:
         """Find where a client stands in `ids`."""
         try:
+            if isinstance(self.ids, range) and isinstance(id, int):
+                return self.ids.index(id)
             return self._positions[id]
-        except KeyError:
+        except (KeyError, ValueError):
             raise UserError(f"no client is called {id!r}; the federation has {_some(self.ids)}") from None
 
     @cached_property

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import blake2b
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from pflego.errors import UserError
 from pflego.heads import HEAD, Head, LinearHead, ModuleHead
+from pflego.stateless import Stateless
 from pflego.weights import Weights, master_dtype
+
+_SLICE = 32  # images that go through convolutions at a time: their activations then stay near the core
 
 
 class Model:
@@ -54,12 +57,18 @@ class Model:
             raise UserError(f"features must be the number of the backbone's outputs, not {features!r}")
         self.backbone = backbone
         self.features = features
+        self._function = Stateless(backbone)
         self._make_head = head
         self._heads: dict[int, Head] = {}
+        self._lock = threading.Lock()
         self.source = dict(source or {"model": type(backbone).__name__})
-        self.names = tuple(name for name, p in backbone.named_parameters() if p.requires_grad)
+        self.sizes = {name: p.numel() for name, p in backbone.named_parameters() if p.requires_grad}
+        self.names = tuple(self.sizes)
         if clash := [name for name in self.names if name == HEAD or name.startswith(f"{HEAD}.")]:
             raise UserError(f"the backbone's parameter {clash[0]!r} is called like a head's: rename it")
+        convolutions = [m for m in backbone.modules() if isinstance(m, nn.Conv2d)]
+        self._channels = convolutions[0].in_channels if convolutions else None
+        self.slice = _SLICE if convolutions else None  # how many samples at a time are fastest; None: all
         tensors = [*backbone.parameters(), *backbone.buffers()]
         floating = [t.dtype for t in tensors if t.is_floating_point()]
         self.dtype = floating[0] if floating else torch.get_default_dtype()
@@ -77,14 +86,15 @@ class Model:
 
     def head(self, outputs: int) -> Head:
         """Give the head for a number of outputs."""
-        if outputs not in self._heads:
-            if self._make_head is None:
-                self._heads[outputs] = LinearHead(self.features, outputs)
-            else:
-                with torch.random.fork_rng():
-                    torch.manual_seed(0)
-                    self._heads[outputs] = ModuleHead(self._make_head(self.features, outputs))
-        return self._heads[outputs]
+        with self._lock:
+            if outputs not in self._heads:
+                if self._make_head is None:
+                    self._heads[outputs] = LinearHead(self.features, outputs)
+                else:
+                    with torch.random.fork_rng():
+                        torch.manual_seed(0)
+                        self._heads[outputs] = ModuleHead(self._make_head(self.features, outputs))
+            return self._heads[outputs]
 
     def to(self, device: torch.device) -> Model:
         """Give the same model with its constants on a device."""
@@ -94,17 +104,23 @@ class Model:
         return Model(moved, self.features, head=self._make_head, source=self.source)
 
     def prepare(self, x: Tensor, device: torch.device | None = None) -> Tensor:
-        """Turn stored inputs into what the backbone takes: bytes become [0, 1], floats the model's own type."""
+        """Turn stored inputs into what the backbone takes: bytes become [0, 1], floats the model's own type.
+
+        Images are laid out in memory as convolutions are fastest (channels last), which changes no number.
+        """
         x = x.to(device)
         if x.dtype == torch.uint8:
-            return x.to(self.dtype) / 255
-        return x.to(self.dtype) if x.is_floating_point() else x
+            x = x.to(self.dtype).div_(255)
+        elif x.is_floating_point():
+            x = x.to(self.dtype)
+        if x.dim() == 4 and x.shape[1] == self._channels:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return x
 
     def phi(self, weights: Weights, x: Tensor) -> Tensor:
         """Features of prepared inputs, (samples, M)."""
         theta = {name: weights[name].to(self.dtype) for name in self.names}
-        features: Tensor = functional_call(self.backbone, {**self._constants, **theta}, (x,))
-        return features
+        return self._function({**self._constants, **theta}, x)
 
     def check(self, x: Tensor) -> None:
         """Refuse a backbone whose features are not a function of theta and of each sample alone."""

@@ -6,6 +6,8 @@ are made.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite, nan
@@ -47,7 +49,9 @@ class LabelSpace:
 
 @dataclass(frozen=True)
 class Streaming:
-    """How samples go through the backbone: all at once, or in slices of `batch_size` for the same result.
+    """How samples go through the backbone: in slices of `batch_size`, for the same result.
+
+    None: as is fastest, which is a client's samples all at once, or 32 images at a time where there are convolutions.
 
     memory="keep" holds every slice's activations until the backward pass: one forward and one backward pass a
     gradient. memory="recompute" holds one slice's only: a second forward pass instead.
@@ -81,6 +85,7 @@ class Problem:
         self.device = device
         self.streaming = streaming
         self.samples = len(client.x_train)  # N_i
+        self.slice = streaming.batch_size or model.slice  # samples that go through the backbone at a time
         # what its first outputs stand for, none in regression, and how many outputs there are
         self.classes = space.everybodys if space.labels == "global" else client.classes
         own = len(self.classes) or client.y_train[:1].numel()
@@ -89,6 +94,7 @@ class Problem:
         self.forward_passes = 0
         self.backward_passes = 0
         self._space = space
+        self._prepared: list[Tensor] = []
 
     @cached_property
     def rows(self) -> Tensor:
@@ -109,8 +115,15 @@ class Problem:
 
     def forward(self, weights: Weights) -> ForwardPass:
         """Pass all samples through the backbone once."""
-        self.forward_passes += 1
-        return ForwardPass(self, weights)
+        return ForwardPass([self], weights)
+
+    def inputs(self) -> Iterable[Tensor]:
+        """The samples as the backbone takes them, in slices: kept for the next pass, unless memory is short."""
+        if self.streaming.memory == "recompute":
+            return self._in_slices(self.client.x_train)
+        if not self._prepared:
+            self._prepared = list(self._in_slices(self.client.x_train))
+        return self._prepared
 
     def head_loss(self, weights: Weights, features: Tensor) -> float:
         """Compute the loss at a head, from features."""
@@ -134,16 +147,16 @@ class Problem:
         self.forward_passes += iterations
         self.backward_passes += iterations
 
-        def loss_of(part: slice) -> theory.Part:
-            share = len(self.targets[part]) / self.samples
-
+        def loss_of(x: Tensor, targets: Tensor) -> theory.Part:
             def loss(theta: Weights) -> Tensor:
-                z = self.head.outputs(weights, self.model.phi(theta, self._inputs(part)))
-                return share * self.task.loss(z, self.targets[part])
+                z = self.head.outputs(weights, self.model.phi(theta, self.model.prepare(x, self.device)))
+                return len(x) / self.samples * self.task.loss(z, targets)
 
             return loss
 
-        return theory.smoothness([loss_of(part) for part in self._slices()], theta, iterations)
+        size = self.slice or self.samples
+        parts = zip(torch.split(self.client.x_train, size), torch.split(self.targets, size), strict=True)
+        return theory.smoothness([loss_of(x, t) for x, t in parts], theta, iterations)
 
     def gradient(self, weights: Weights) -> Weights:
         """Compute the joint gradient of backbone and head: one forward and one backward pass."""
@@ -154,7 +167,7 @@ class Problem:
     @torch.no_grad()
     def loss(self, weights: Weights) -> float:
         """Look at the training loss. No part of a client's work, so the pass is not counted."""
-        features = torch.cat([self.model.phi(weights, self._inputs(part)) for part in self._slices()])
+        features = torch.cat([self.model.phi(weights, inputs) for inputs in self.inputs()])
         return self.head_loss(weights, features)
 
     @torch.no_grad()
@@ -163,8 +176,7 @@ class Problem:
         if len(self.client.x_test) == 0:
             return Score(0, None, 0.0)
         targets = self._targets(self.client.y_test)
-        parts = torch.split(self.client.x_test, self.streaming.batch_size or len(targets))
-        features = [self.model.phi(weights, self.model.prepare(part, self.device)) for part in parts]
+        features = [self.model.phi(weights, inputs) for inputs in self._in_slices(self.client.x_test)]
         z = self.head.outputs(weights, torch.cat(features))
         loss = float(self.task.loss(z, targets)) if self.task.known(targets) else nan
         return Score(len(z), loss if isfinite(loss) else None, float(self.task.scores(z, targets).sum()))
@@ -173,12 +185,9 @@ class Problem:
         targets = self.task.targets(y, self.classes, self.model.weight_dtype)
         return functional.pad(targets, (0, self.outputs - targets.shape[1])).to(self.device)
 
-    def _slices(self) -> list[slice]:
-        size = self.streaming.batch_size or self.samples
-        return [slice(start, start + size) for start in range(0, self.samples, size)]
-
-    def _inputs(self, part: slice) -> Tensor:
-        return self.model.prepare(self.client.x_train[part], self.device)
+    def _in_slices(self, x: Tensor) -> Iterator[Tensor]:
+        parts = torch.split(x, self.slice or len(x))
+        return (self.model.prepare(part, self.device) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -190,16 +199,23 @@ class Problems:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     streaming: Streaming = Streaming()
     labels: Labels = "own"
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     @cached_property
     def _space(self) -> LabelSpace:
         classes = torch.tensor(self.federation.classes or [], dtype=torch.long)
         return LabelSpace(self.labels, classes, self.federation.most_classes)
 
+    def size(self, positions: Sequence[int]) -> float:
+        """How much work a pass over the data of some clients is: multiplications, in a dense network."""
+        return float(self.federation.sizes[positions].sum()) * sum(self.model.sizes.values())
+
     def __getitem__(self, position: int) -> Problem:
         """Give the problem of the client at a position."""
+        with self._lock:  # whoever loads clients need not do it for two threads at once
+            client = self.federation[position]
         return Problem(
-            self.federation[position],
+            client,
             self.model,
             self.federation.task,
             self.device,
@@ -209,18 +225,21 @@ class Problems:
 
 
 class ForwardPass:
-    """A pass through the backbone, after which one backward pass can follow."""
+    """A pass of one client's samples through the backbone, or of several clients' together.
 
-    def __init__(self, problem: Problem, weights: Weights) -> None:
-        self._problem = problem
-        self._theta = {name: weights[name].detach().requires_grad_() for name in problem.model.names}
-        self._parts = problem._slices()
-        self._keep = problem.streaming.memory == "keep"
+    One backward pass can follow it.
+    """
+
+    def __init__(self, problems: Sequence[Problem], weights: Weights) -> None:
+        self._problems = problems
+        self._theta = {name: weights[name].detach().requires_grad_() for name in problems[0].model.names}
+        self._keep = problems[0].streaming.memory == "keep"
         self._outputs: list[Tensor] = []
         features = []
+        self._count(forward=1)
         with torch.set_grad_enabled(self._keep):
-            for part in self._parts:
-                output = self._run(part)
+            for inputs in self._slices():
+                output = problems[0].model.phi(self._theta, inputs)
                 features.append(output.detach())
                 if self._keep:
                     self._outputs.append(output)
@@ -229,12 +248,13 @@ class ForwardPass:
     def backward(self, features_gradient: Tensor) -> Weights:
         """Turn d loss / d phi into d loss / d theta. The activations are spent."""
         if not self._theta:
-            self._problem.backward_passes += 1
+            self._count(backward=1)
             return {}
         scales = [1.0]
-        if self._problem.model.dtype != self._problem.model.weight_dtype:
+        model = self._problems[0].model
+        if model.dtype != model.weight_dtype:
             # half precision: lift small gradients above its smallest number, unless the large ones then overflow
-            scales = [float(min(self._problem.samples, 1024)), 1.0]
+            scales = [float(min(len(features_gradient), 1024)), 1.0]
         for scale in scales:
             gradient = self._backward(features_gradient * scale, keep=scale != scales[-1])
             if len(scales) == 1 or is_finite(gradient):
@@ -243,19 +263,30 @@ class ForwardPass:
         return gradient if scale == 1 else {name: g / scale for name, g in gradient.items()}
 
     def _backward(self, slopes: Tensor, *, keep: bool) -> Weights:
-        self._problem.backward_passes += 1
-        if not self._keep:
-            self._problem.forward_passes += 1
+        self._count(backward=1, forward=0 if self._keep else 1)
         parameters = list(self._theta.values())
+        model = self._problems[0].model
+        outputs = self._outputs if self._keep else (model.phi(self._theta, x) for x in self._slices())
         total: list[Tensor] = []
-        for number, part in enumerate(self._parts):
-            output = self._outputs[number] if self._keep else self._run(part)
-            slope = slopes[part].to(output.dtype)
+        done = 0
+        for output in outputs:
+            slope = slopes[done : done + len(output)].to(output.dtype)
+            done += len(output)
             gradients = torch.autograd.grad(
                 output, parameters, slope, retain_graph=keep, materialize_grads=True
             )
-            total = [a + b for a, b in zip(total, gradients, strict=True)] if total else list(gradients)
+            if total:
+                torch._foreach_add_(total, gradients)
+            else:
+                total = [gradient.contiguous() for gradient in gradients]
         return dict(zip(self._theta, total, strict=True))
 
-    def _run(self, part: slice) -> Tensor:
-        return self._problem.model.phi(self._theta, self._problem._inputs(part))
+    def _slices(self) -> Iterator[Tensor]:
+        if len(self._problems) == 1:
+            return iter(self._problems[0].inputs())
+        return self._problems[0]._in_slices(torch.cat([problem.client.x_train for problem in self._problems]))
+
+    def _count(self, *, forward: int = 0, backward: int = 0) -> None:
+        for problem in self._problems:
+            problem.forward_passes += forward
+            problem.backward_passes += backward

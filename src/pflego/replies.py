@@ -68,6 +68,11 @@ class Network:
         if self.deadline is not None:
             check_positive("deadline", self.deadline)
 
+    @property
+    def lossless(self) -> bool:
+        """Whether every reply arrives."""
+        return not self.dropout and self.deadline is None
+
     def delivers(self, *, samples: int, passes: int, client: ClientId, round: int, seed: int) -> bool:
         """Whether a client's reply in a round arrives, and in time."""
         if (

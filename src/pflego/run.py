@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pflego.algorithms.base import Algorithm
 from pflego.checkpoint import HistoryRow, Settings
 from pflego.evaluation import Row, Score
 from pflego.federation import ClientId, Federation
 from pflego.model import Model, PersonalModel
+from pflego.parallel import map_in_threads
+from pflego.participation import parse
 from pflego.problem import Problem, Problems
 from pflego.weights import Weights, to
+
+if TYPE_CHECKING:
+    from pflego.cost import Cost
 
 
 @dataclass
@@ -73,13 +79,34 @@ class Run:
 
     def scores(self, *, adapt: bool = False) -> list[Score]:
         """Give every client's test result, in the order of the federation."""
-        problems = (self.problems[position] for position in range(len(self.federation)))
-        return [problem.test(self._personal(problem, adapt=adapt)) for problem in problems]
+
+        def score(position: int) -> Score:
+            problem = self.problems[position]
+            return problem.test(self._personal(problem, adapt=adapt))
+
+        everyone = range(len(self.federation))
+        size = self.problems.size(everyone)
+        return map_in_threads(score, everyone, size=size, device=self.problems.device)
 
     def personal_model(self, id: ClientId) -> PersonalModel:
         """Build a client's own model, backbone and head, as a module."""
         problem = self.problems[self.federation.position(id)]
         return self.model.personal(self._personal(problem), problem.outputs, problem.classes)
+
+    def cost(self, id: ClientId | None = None) -> Cost:
+        """Measure what a round costs a client with the present weights: the one of median size, if none is named."""
+        from pflego.cost import client_cost, median_client
+
+        position = median_client(self.federation) if id is None else self.federation.position(id)
+        client = self.federation[position]
+        return client_cost(
+            self.problems,
+            position,
+            self.algorithm,
+            self.shared,
+            to(self.states[client.id], self.problems.device),
+            expected=parse(str(self.settings["participation"])).expected(len(self.federation)),
+        )
 
     def report(self, path: str | Path) -> Path:
         """Write a page to look at: curves, clients and cost, in one HTML file that opens offline."""

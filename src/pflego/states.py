@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 
 from pflego.federation import ClientId, Federation
@@ -31,12 +32,14 @@ class States(Mapping[ClientId, Weights]):
         self._first = first
         self._stored = stored
         self._held: dict[ClientId, Weights] = {}
+        self._lock = threading.Lock()
 
     def __getitem__(self, id: ClientId) -> Weights:
         if id in self._held:
             return self._held[id]
-        state = None if self._stored is None else self._stored(id)
-        return self._first(id) if state is None else state
+        with self._lock:  # neither a file nor a random draw is made for two threads at once
+            state = None if self._stored is None else self._stored(id)
+            return self._first(id) if state is None else state
 
     def update(self, states: Mapping[ClientId, Weights]) -> None:
         """Replace the states of the clients that have changed."""

@@ -14,6 +14,7 @@ Hessian-vector products.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import floor, inf, sqrt
 from typing import TypeAlias
 
@@ -59,7 +60,7 @@ def head_smoothness(features: Tensor, task: Task, iterations: int = ITERATIONS) 
     4.0
     """
     n, width = features.shape
-    vector = torch.randn(width + 1, generator=torch.Generator().manual_seed(0)).to(features)
+    vector = first_vector(width + 1).to(features)
     size = torch.linalg.vector_norm(vector)
     for _ in range(iterations):
         vector = vector / size
@@ -67,6 +68,12 @@ def head_smoothness(features: Tensor, task: Task, iterations: int = ITERATIONS) 
         vector = torch.cat([features.T @ z, z.sum()[None]]) / n  # Phi^T Phi v / n
         size = torch.linalg.vector_norm(vector)
     return task.curvature * float(size)
+
+
+@cache
+def first_vector(width: int) -> Tensor:
+    """Where the power method starts: at random, but always at the same place."""
+    return torch.randn(width, generator=torch.Generator().manual_seed(0))
 
 
 def smoothness(parts: Sequence[Part], weights: Weights, iterations: int = ITERATIONS) -> float:

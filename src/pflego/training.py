@@ -15,7 +15,7 @@ from pflego import device as devices
 from pflego.algorithms.base import Algorithm, Missing, Round
 from pflego.callbacks import Callback, watching
 from pflego.checkpoint import RECORD, Checkpoint, HistoryRow, RunFolder, Settings, record
-from pflego.engines.local import LocalEngine, Outcome
+from pflego.engines.local import LocalEngine, Outcome, seconds_of
 from pflego.errors import UserError, check_choice, check_positive
 from pflego.evaluation import pooled
 from pflego.federation import ClientId, Federation
@@ -50,7 +50,7 @@ def train(
     batch_size: int | None = None,
     memory: Memory = "keep",
     seed: int = 0,
-    evaluate_every: int = 10,
+    evaluate_every: int | None = 10,
     out: str | Path | None = None,
     resume: bool = False,
     device: str | torch.device = "auto",
@@ -79,14 +79,15 @@ def train(
         What the server does where replies are missing: "zero" counts them as zero, "renormalise" scales the
         weights of those that arrived to sum to one.
     batch_size
-        Samples that go through a backbone at a time, for the same result; None: a client's all at once.
+        Samples that go through a backbone at a time, for the same result; None: as is fastest, a client's all at
+        once, or 32 images where there are convolutions.
     memory
         "keep": a slice's activations are kept for the backward pass; "recompute": they are not, at the price of a
         second forward pass.
     seed
         Decides every random draw.
     evaluate_every
-        Evaluate everyone every so many rounds and after the last one; 0: only after the last one.
+        Evaluate everyone every so many rounds and after the last one; 0: only after the last one; None: never.
     out
         A folder for settings, history and checkpoints. Without it nothing is written.
     resume
@@ -151,7 +152,8 @@ def train(
         lambda id: algorithm.init_state(first[federation.position(id)], seed),
         stored=folder.state if folder is not None and states == "disk" else None,
     )
-    kept.update({id: begin.states[str(id)] for id in federation.ids if str(id) in begin.states})
+    if begin.states:
+        kept.update({id: begin.states[str(id)] for id in federation.ids if str(id) in begin.states})
     run = Run(
         problems=problems,
         algorithm=algorithm,
@@ -163,7 +165,7 @@ def train(
     )
     loop = _Loop(
         run,
-        LocalEngine(problems, algorithm, kept),
+        LocalEngine(problems, algorithm, kept, together=network.lossless and missing == "zero"),
         participation,
         network,
         missing,
@@ -180,7 +182,8 @@ def train(
             row, changed = loop.round(number)
             kept.update(changed)
             unsaved.update(changed)
-            if number == rounds or (evaluate_every and number % evaluate_every == 0):
+            last = number == rounds and evaluate_every is not None
+            if last or (evaluate_every and number % evaluate_every == 0):
                 row[f"everyone_{federation.task.metric}"] = pooled(run.scores(), federation.task)
             run.history.append(row)
             if folder is not None:
@@ -213,7 +216,8 @@ class _Loop:
         round = self._round(number, chosen)
         outcomes = self.engine.run(round, run.shared, chosen)
         sound = [outcome for outcome in outcomes if outcome.finite]  # the others did nothing that can be used
-        replies = [outcome.reply for outcome in sound if self._arrives(outcome, number)]
+        arrived = [outcome for outcome in sound if self._arrives(outcome, number)]
+        replies = list({id(outcome.reply): outcome.reply for outcome in arrived}.values())
         bytes_down = nbytes(run.shared) * len(chosen)
         began = time.perf_counter()
         if replies:  # without any there is no step, not even one of the server's momentum
@@ -223,16 +227,16 @@ class _Loop:
             "round": number,
             "participants": len(outcomes),
             **_figures(sound, federation.task),
-            "seconds": sum(outcome.seconds for outcome in outcomes) + seconds,
-            "bytes_up": sum(nbytes(reply.message) for reply in replies),
+            "seconds": seconds_of(outcomes) + seconds,
+            "bytes_up": sum(nbytes(outcome.reply.message) for outcome in arrived),
             "bytes_down": bytes_down,
             "forward_passes": max((outcome.forward_passes for outcome in outcomes), default=0),
             "backward_passes": max((outcome.backward_passes for outcome in outcomes), default=0),
-            "missing": len(sound) - len(replies),
+            "missing": len(sound) - len(arrived),
             "rejected": len(outcomes) - len(sound),
             "fallbacks": sum(outcome.fallbacks for outcome in sound),
         }
-        return row, {outcome.reply.client: outcome.state for outcome in sound}
+        return row, {outcome.client: outcome.state for outcome in sound}
 
     def warn(self) -> None:
         """Say once what looks wrong before the first round."""
@@ -260,9 +264,9 @@ class _Loop:
 
     def _arrives(self, outcome: Outcome, number: int) -> bool:
         return self.network.delivers(
-            samples=outcome.reply.samples,
+            samples=outcome.samples,
             passes=outcome.forward_passes + outcome.backward_passes,
-            client=outcome.reply.client,
+            client=outcome.client,
             round=number,
             seed=self.seed,
         )
@@ -270,9 +274,9 @@ class _Loop:
 
 def _figures(outcomes: Sequence[Outcome], task: Task) -> HistoryRow:
     """The participants' loss and metric; None where there are none."""
-    samples = sum(outcome.reply.samples for outcome in outcomes)
+    samples = sum(outcome.samples for outcome in outcomes)
     return {
-        "loss": sum(o.loss * o.reply.samples for o in outcomes) / samples if outcomes else None,
+        "loss": sum(o.loss * o.samples for o in outcomes) / samples if outcomes else None,
         f"participants_{task.metric}": pooled([outcome.score for outcome in outcomes], task),
     }
 
@@ -280,7 +284,7 @@ def _figures(outcomes: Sequence[Outcome], task: Task) -> HistoryRow:
 def _check_numbers(rounds: object, seed: object, evaluate_every: object, checkpoint_every: object) -> None:
     check_positive("rounds", rounds, whole=True)
     check_positive("checkpoint_every", checkpoint_every, whole=True)
-    if not isinstance(evaluate_every, int) or evaluate_every < 0:
+    if evaluate_every is not None and (not isinstance(evaluate_every, int) or evaluate_every < 0):
         raise UserError(f"evaluate_every must be a whole number, 0 or more, not {evaluate_every!r}")
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise UserError(f"seed must be a whole number, not {seed!r}")

@@ -28,7 +28,10 @@ def test_all_methods_meet_the_same_federation_and_cohorts(tmp_path: Path) -> Non
     settings = [(tmp_path / name / "seed-0" / "settings.toml").read_text() for name in ALGORITHMS]
     federations = {line for text in settings for line in text.splitlines() if line.startswith("federation =")}
     assert len(federations) == 1
-    passes = {entry["algorithm"]: (entry["forward_passes"], entry["backward_passes"]) for entry in entries}
+    costs = {entry["algorithm"]: entry["cost"] for entry in entries}
+    passes = {name: (cost["forward_passes"], cost["backward_passes"]) for name, cost in costs.items()}
+    assert costs["pflego"]["flops"] < costs["fedavg"]["flops"] < costs["ditto"]["flops"]
+    assert "GFLOP a joule" in result.output
     assert passes["pflego"] == (1, 1)
     assert passes["fedavg"] == (6, 6)
     assert passes["ditto"] == (12, 12)
@@ -38,12 +41,17 @@ def test_several_seeds_give_mean_and_spread_and_the_same_command_goes_on(tmp_pat
     words = ["--algorithms", "pflego,local", *SMALL, "--seeds", "2", "--seed", "5", "--out", str(tmp_path)]
     first = invoke(*words)
     assert "±" in first.output
-    figures = (tmp_path / "comparison.json").read_text()
-    assert [entry["seed"] for entry in json.loads(figures)] == [5, 5, 6, 6]
+
+    def figures() -> list[dict[str, object]]:
+        entries: list[dict[str, object]] = json.loads((tmp_path / "comparison.json").read_text())
+        return [{key: value for key, value in entry.items() if key != "cost"} for entry in entries]
+
+    before = figures()
+    assert [entry["seed"] for entry in before] == [5, 5, 6, 6]
     times = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*/*/metrics.jsonl"))]
     assert len(times) == 4
     assert invoke(*words).exit_code == 0
-    assert (tmp_path / "comparison.json").read_text() == figures
+    assert figures() == before
 
 
 def test_a_setting_goes_to_the_methods_that_have_it(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from pflego.problem import Problems
 from pflego.run import Run
 from pflego.task import Classification, Regression, Task
 from pflego.weights import Weights
-from tests.reference import F64, distance, link, loss, world
-from tests.test_checkpoint import StopAfter, timeless
+from tests.reference import F64, distance, link, loss, timeless, world
+from tests.test_checkpoint import StopAfter
 
 ALGORITHM = pflego.PFLEGO(steps=5, client_lr=0.2, server_lr=0.05, server_optimizer="sgd")
 

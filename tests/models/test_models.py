@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import nn
 
 from pflego import UserError, models
 
@@ -36,7 +37,7 @@ def test_the_mlp_is_one_layer_of_200_units() -> None:
 
 @pytest.mark.parametrize("name", models.BACKBONES)
 def test_every_backbone_passes_the_check(name: str) -> None:
-    shape = (32, 32, 3) if name == "cifar-cnn" else (1, 8, 8)
+    shape = {"cifar-cnn": (32, 32, 3), "omniglot-conv4": (28, 28)}.get(name, (1, 8, 8))
     models.build(name, shape).check(torch.rand(4, *shape, generator=torch.Generator().manual_seed(0)))
 
 
@@ -47,3 +48,27 @@ def test_a_model_keeps_its_name_for_the_record() -> None:
 def test_an_unknown_model_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown model 'MPL': did you mean 'mlp'"):
         models.build("MPL", (4,))
+
+
+@pytest.mark.parametrize(("name", "shape"), [("cifar-cnn", (32, 32, 3)), ("omniglot-conv4", (28, 28))])
+def test_pooling_before_relu_changes_neither_features_nor_gradients(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    model = models.build(name, shape)
+    swapped = list(model.backbone.children())
+    for place in [place for place, layer in enumerate(swapped) if isinstance(layer, nn.MaxPool2d)]:
+        swapped[place], swapped[place + 1] = swapped[place + 1], swapped[place]
+    x = torch.rand(5, *shape, generator=torch.Generator().manual_seed(1))
+    results = []
+    for network in (model.backbone, nn.Sequential(*swapped)):
+        features = network(x)
+        gradients = torch.autograd.grad((features**2).sum(), list(network.parameters()))
+        results.append([features, *gradients])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_network_for_omniglot_is_the_papers() -> None:
+    weights = models.build("omniglot-conv4", (28, 28)).weights()
+    shapes = [tuple(w.shape) for name, w in weights.items() if "weight" in name]
+    assert shapes == [(64, 1, 3, 3)] + [(64, 64, 3, 3)] * 3

@@ -20,7 +20,7 @@ step on {theta, W_0, V_1, ..., V_I}.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -32,10 +32,10 @@ from torch import Tensor
 from pflego.algorithms.base import Algorithm, Reply, Round, Update
 from pflego.algorithms.optimizers import check_optimizer, optimizer_step
 from pflego.errors import UserError, check_choice, check_not_negative, check_positive, check_rate
-from pflego.heads import HEAD, Descent, HeadInit, LinearHead, check_head_init
+from pflego.heads import HEAD, Descent, HeadGradient, HeadInit, LinearHead, check_head_init
 from pflego.heads.descent import RULES, Rule
 from pflego.model import Model
-from pflego.problem import Problem
+from pflego.problem import ForwardPass, Problem
 from pflego.randomness import torch_generator
 from pflego.theory import best_rate, client_bound, server_bound
 from pflego.weights import Weights, step, weighted_sum
@@ -44,6 +44,17 @@ _DEFAULTS = {"server_lr": (0.003, 0.002), "head_decay": (0.0, 0.1)}  # with plai
 _SMOOTHNESS = "smoothness"  # what a client adds to its message where the server's rate depends on it
 _ITERATIONS = 5  # of the power method on the backbone: each costs a pass both ways
 _FALLBACKS = 2  # how often a head that went uphill is tried again with a tenth of the rate
+
+
+@dataclass(frozen=True)
+class _HeadWork:
+    """What a client knows before the last step on its head."""
+
+    head: Weights  # after tau - 1 steps
+    joint: HeadGradient  # where they end
+    descent: Descent
+    limit: float  # the most the last step may be
+    fallbacks: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,28 +142,43 @@ class PFLEGO(Algorithm):
     def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau - 1 steps on the head, then the joint gradient: keep the head's part, send theta's."""
         forward = problem.forward(shared)
-        head = self._whole_head(shared, state, problem)
-        descent, limit = self._descent(shared, head, forward.features, problem)
-        head, fallbacks = self._head_steps(head, forward.features, problem, descent)
-        joint = problem.head_gradient(head, forward.features)
-        message = forward.backward(joint.features)
+        work = self._head_work(shared, state, forward.features, problem)
+        message = forward.backward(work.joint.features)
         if self.common_head:
-            everybodys = torch.zeros_like(shared[HEAD])
-            message[HEAD] = everybodys.index_copy_(0, problem.rows, joint.head[HEAD])
+            message[HEAD] = self._among_everybodys(shared, [(1, work.joint, problem)])
         if self.server_lr == "auto":
-            largest = problem.backbone_smoothness({**shared, **head}, _ITERATIONS)
-            if self.common_head and limit:
-                largest = max(largest, 1 / limit)  # the server's step moves W_0 too
+            largest = problem.backbone_smoothness({**shared, **work.head}, _ITERATIONS)
+            if self.common_head and work.limit:
+                largest = max(largest, 1 / work.limit)  # the server's step moves W_0 too
             message[_SMOOTHNESS] = torch.tensor(largest)
             rate = 1 / largest if largest else inf
         else:
             rate = self.server_lr * round.scale
-        if self.head_step == "exact":
-            rate *= round.alpha(problem.samples)
-        slope = weighted_sum([(1, joint.head), (1, descent.pull(head))]) if self.head_decay else joint.head
-        head = step(head, slope, min(rate, limit))
-        loss = problem.head_loss(head, forward.features)
-        return Update(self._own_part(shared, head, problem), message, loss=loss, fallbacks=fallbacks)
+        return replace(self._last_step(round, shared, work, rate, forward.features, problem), message=message)
+
+    def together(
+        self, round: Round, shared: Weights, states: Sequence[Weights], problems: Sequence[Problem]
+    ) -> tuple[list[Update], Weights] | None:
+        """The same for several clients, with one pass each way over all their data."""
+        if self.server_lr == "auto":
+            return None
+        forward = ForwardPass(problems, shared)
+        sizes = [problem.samples for problem in problems]
+        features = torch.split(forward.features, sizes)
+        work = [self._head_work(shared, *client) for client in zip(states, features, problems, strict=True)]
+        shares = [size / sum(sizes) for size in sizes]
+        message = forward.backward(
+            torch.cat([w.joint.features * share for w, share in zip(work, shares, strict=True)])
+        )
+        if self.common_head:
+            parts = zip(shares, (w.joint for w in work), problems, strict=True)
+            message[HEAD] = self._among_everybodys(shared, parts)
+        rate = self.server_lr * round.scale
+        updates = [
+            self._last_step(round, shared, w, rate, phi, problem)
+            for w, phi, problem in zip(work, features, problems, strict=True)
+        ]
+        return updates, message
 
     def server_update(
         self, round: Round, shared: Weights, server: Weights, replies: Sequence[Reply]
@@ -202,6 +228,41 @@ class PFLEGO(Algorithm):
             if getattr(self, name) >= bound
         ]
         return "; ".join(words) or None
+
+    def _head_work(self, shared: Weights, state: Weights, features: Tensor, problem: Problem) -> _HeadWork:
+        """tau - 1 steps, and the joint gradient where they end."""
+        head = self._whole_head(shared, state, problem)
+        descent, limit = self._descent(shared, head, features, problem)
+        head, fallbacks = self._head_steps(head, features, problem, descent)
+        return _HeadWork(head, problem.head_gradient(head, features), descent, limit, fallbacks)
+
+    def _last_step(
+        self,
+        round: Round,
+        shared: Weights,
+        work: _HeadWork,
+        rate: float,
+        features: Tensor,
+        problem: Problem,
+    ) -> Update:
+        """The head's part of the joint step."""
+        if self.head_step == "exact":
+            rate *= round.alpha(problem.samples)
+        slope = work.joint.head
+        if self.head_decay:
+            slope = weighted_sum([(1, slope), (1, work.descent.pull(work.head))])
+        head = step(work.head, slope, min(rate, work.limit))
+        loss = problem.head_loss(head, features)
+        return Update(self._own_part(shared, head, problem), {}, loss=loss, fallbacks=work.fallbacks)
+
+    def _among_everybodys(
+        self, shared: Weights, parts: Iterable[tuple[float, HeadGradient, Problem]]
+    ) -> Tensor:
+        """The gradients of heads as one of W_0, by the rows they have there."""
+        total = torch.zeros_like(shared[HEAD])
+        for share, joint, problem in parts:
+            total.index_add_(0, problem.rows, joint.head[HEAD], alpha=share)
+        return total
 
     def _descent(
         self, shared: Weights, head: Weights, features: Tensor, problem: Problem

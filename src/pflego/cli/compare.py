@@ -85,14 +85,16 @@ def tables(entries: Sequence[Entry]) -> list[Table]:
     """How good and how costly: a line a method, the best first; over several seeds, mean ± standard deviation."""
     from rich.table import Table
 
+    from pflego.cost import Energy
+
     metric = entries[0].metric
     scale, unit = (100, ", %") if metric == "accuracy" else (1, "")
     methods = _by_method(entries)
     quality = Table(title=f"{metric}{unit}", title_justify="left")
-    cost = Table(title="cost", title_justify="left")
+    cost = Table(title="what a round costs a client of median size", title_justify="left")
     headings = {
         quality: ("everyone", "spread over clients", "worst tenth", "participants", "loss"),
-        cost: ("passes a round", "MB sent", "seconds a round", "seconds in all"),
+        cost: ("passes", "GFLOP", "MB of memory", "MB sent", "joules", "seconds", "seconds of the run"),
     }
     for table, columns in headings.items():
         table.add_column("method", no_wrap=True)
@@ -109,11 +111,15 @@ def tables(entries: Sequence[Entry]) -> list[Table]:
         )
         cost.add_row(
             name,
-            f"{own[0].forward_passes:g} + {own[0].backward_passes:g}",
-            _mean([(e.bytes_up + e.bytes_down) / 1e6 for e in own], digits=1),
-            _mean([e.seconds_a_round for e in own], digits=3),
+            f"{own[0].cost.forward_passes:g} + {own[0].cost.backward_passes:g}",
+            _mean([e.cost.flops / 1e9 for e in own], digits=3),
+            _mean([e.cost.memory / 1e6 for e in own], digits=1),
+            _mean([(e.cost.bytes_up + e.cost.bytes_down) / 1e6 for e in own]),
+            _mean([e.cost.joules() for e in own]),
+            _mean([e.cost.seconds for e in own], digits=4),
             _mean([e.seconds for e in own], digits=1),
         )
+    cost.caption = f"forward + backward passes; sent both ways; joules are an estimate: {Energy()}"
     return [quality, cost]
 
 

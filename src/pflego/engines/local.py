@@ -1,19 +1,25 @@
-"""Client work in this process, one client after the other."""
+"""Client work in this process: several clients side by side, small ones together in one pass."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
 import torch
 
-from pflego.algorithms.base import Algorithm, Reply, Round
+from pflego.algorithms.base import Algorithm, Reply, Round, Update
 from pflego.evaluation import Score
 from pflego.federation import ClientId
-from pflego.problem import Problems
+from pflego.parallel import map_in_threads
+from pflego.problem import Problem, Problems
 from pflego.weights import Weights, is_finite, to
+
+_SMALL = 256  # clients of up to so many samples go through the backbone together,
+_TOGETHER = 512  # up to so many samples at a time,
+_MANY = 50  # where a cohort has at least so many of them
 
 
 @dataclass(frozen=True)
@@ -21,11 +27,14 @@ class Outcome:
     """What came of one client's work in a round."""
 
     position: int  # of the client in the federation
-    reply: Reply
+    client: ClientId
+    samples: int
+    reply: Reply  # the same for clients that worked together
     state: Weights
     loss: float
     score: Score
     seconds: float
+    worker: int  # which thread did the work
     forward_passes: int
     backward_passes: int
     fallbacks: int
@@ -38,32 +47,104 @@ class Outcome:
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Runs a cohort here."""
+    """Runs a cohort here.
+
+    Parameters
+    ----------
+    problems, algorithm, states
+        Who, how, and what each client kept.
+    together
+        Whether one reply may stand for several clients: not where replies can be missing one by one.
+    """
 
     problems: Problems
     algorithm: Algorithm
     states: Mapping[ClientId, Weights]
+    together: bool = True
 
     def run(self, round: Round, shared: Weights, cohort: Sequence[int]) -> list[Outcome]:
         """Let every client of the cohort do its work; outcomes in the order of the federation."""
-        return sorted((self._client(round, shared, p) for p in cohort), key=lambda outcome: outcome.position)
+        sizes = self.problems.federation.sizes
+        groups = self._groups(sorted(cohort))
+        groups.sort(key=lambda group: -sum(int(sizes[position]) for position in group))  # the longest first
+        done = map_in_threads(
+            lambda group: self._group(round, shared, group),
+            groups,
+            size=self.problems.size(cohort),
+            device=self.problems.device,
+        )
+        return sorted((outcome for group in done for outcome in group), key=lambda outcome: outcome.position)
 
-    def _client(self, round: Round, shared: Weights, position: int) -> Outcome:
-        problem = self.problems[position]
-        client = problem.client
-        state = to(self.states[client.id], problem.device)
+    def _groups(self, cohort: Sequence[int]) -> list[list[int]]:
+        """Put small clients together where there are many. Who is with whom depends on the cohort alone."""
+        sizes = {position: int(self.problems.federation.sizes[position]) for position in cohort}
+        small = [position for position in cohort if sizes[position] <= _SMALL]
+        if not self.together or len(small) < _MANY:
+            return [[position] for position in cohort]
+        groups = [[position] for position in cohort if sizes[position] > _SMALL]
+        room = 0
+        for position in small:
+            if sizes[position] > room:
+                groups.append([])
+                room = _TOGETHER
+            groups[-1].append(position)
+            room -= sizes[position]
+        return groups
+
+    def _group(self, round: Round, shared: Weights, positions: Sequence[int]) -> list[Outcome]:
+        problems = [self.problems[position] for position in positions]
+        states = [to(self.states[problem.client.id], problem.device) for problem in problems]
+        start = time.perf_counter()
+        joined = self.algorithm.together(round, shared, states, problems) if len(problems) > 1 else None
+        seconds = (time.perf_counter() - start) / len(problems)
+        if joined is not None:
+            updates, message = joined
+            reply = Reply(problems[0].client.id, sum(problem.samples for problem in problems), message)
+            outcomes = [
+                self._outcome(shared, position, problem, update, reply, seconds)
+                for position, problem, update in zip(positions, problems, updates, strict=True)
+            ]
+            if all(outcome.finite for outcome in outcomes):
+                return outcomes
+            problems = [
+                self.problems[position] for position in positions
+            ]  # one by one, to see whose fault it is
+        return [
+            self._alone(round, shared, *client) for client in zip(positions, states, problems, strict=True)
+        ]
+
+    def _alone(
+        self, round: Round, shared: Weights, position: int, state: Weights, problem: Problem
+    ) -> Outcome:
         start = time.perf_counter()
         update = self.algorithm.client_update(round, shared, state, problem)
         seconds = time.perf_counter() - start
+        reply = Reply(problem.client.id, problem.samples, update.message)
+        return self._outcome(shared, position, problem, update, reply, seconds)
+
+    def _outcome(
+        self, shared: Weights, position: int, problem: Problem, update: Update, reply: Reply, seconds: float
+    ) -> Outcome:
         weights = update.model or self.algorithm.personal(shared, update.state, problem)
         return Outcome(
             position,
-            Reply(client.id, problem.samples, update.message),
+            problem.client.id,
+            problem.samples,
+            reply,
             state=to(update.state, torch.device("cpu")),
             loss=problem.loss(weights) if update.loss is None else update.loss,
             score=problem.test(weights),
             seconds=seconds,
+            worker=threading.get_ident(),
             forward_passes=problem.forward_passes,
             backward_passes=problem.backward_passes,
             fallbacks=update.fallbacks,
         )
+
+
+def seconds_of(outcomes: Iterable[Outcome]) -> float:
+    """How long the clients' work took: as long as that of the busiest worker, evaluation left out."""
+    busy: dict[int, float] = {}
+    for outcome in outcomes:
+        busy[outcome.worker] = busy.get(outcome.worker, 0.0) + outcome.seconds
+    return max(busy.values(), default=0.0)

@@ -2,7 +2,7 @@
 
 from pflego.heads.base import HEAD, Head, HeadGradient, HeadInit, check_head_init
 from pflego.heads.descent import Descent
-from pflego.heads.linear import LinearHead
+from pflego.heads.linear import LinearHead, plain_loops
 from pflego.heads.module import ModuleHead
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "LinearHead",
     "ModuleHead",
     "check_head_init",
+    "plain_loops",
 ]

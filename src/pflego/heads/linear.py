@@ -6,12 +6,18 @@ Phi, (n, M + 1) with a last column of ones, targets t and residuals R = link(z) 
     z = Phi W^T        d loss / d W = R^T Phi / n        d loss / d phi = R W[:, :M] / n
 
 so a step on the head costs two small products and no automatic differentiation. The loop works on the transposes,
-(K, n) and (M + 1, n): short and wide, they go through memory in order.
+(K, n) and (M + 1, n): short and wide, they go through memory in order. Where numba is installed and the loop is one
+that it knows (heads/kernel.py), it is compiled.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +25,21 @@ from torch import Tensor, nn
 from pflego.errors import UserError
 from pflego.heads.base import HEAD, HeadGradient, HeadInit
 from pflego.heads.descent import Descent
-from pflego.task import Task
-from pflego.theory import head_smoothness
+from pflego.task import Classification, Task
+from pflego.theory import ITERATIONS, first_vector, head_smoothness
 from pflego.weights import Weights
+
+_plain = ContextVar("plain", default=False)
+
+
+@contextmanager
+def plain_loops() -> Iterator[None]:
+    """Take every step by torch's own operations in this context, as where numba is not installed."""
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)
 
 
 @dataclass(frozen=True)
@@ -64,8 +82,20 @@ class LinearHead:
         self, weights: Weights, features: Tensor, targets: Tensor, task: Task, steps: int, descent: Descent
     ) -> Weights:
         """W <- W - rate R^T Phi / n, or the move another rule makes of that gradient."""
-        head = weights[HEAD].clone()
+        head = weights[HEAD].clone(memory_format=torch.contiguous_format)
         if steps == 0:
+            return {HEAD: head}
+        if descent.rule == "gd" and isinstance(task, Classification) and (kernel := _kernel(head)):
+            anchor = (descent.anchor or {}).get(HEAD, torch.zeros_like(head))
+            kernel.softmax_steps(
+                head.numpy(),
+                features.to(head.dtype).contiguous().numpy(),
+                targets.contiguous().numpy(),
+                steps,
+                descent.rate,
+                descent.decay,
+                anchor.contiguous().numpy(),
+            )
             return {HEAD: head}
         phi = torch.cat([features.to(head.dtype), head.new_ones(len(features), 1)], dim=1)  # (n, M + 1)
         across, wanted = phi.T.contiguous(), targets.T.contiguous()  # (M + 1, n), (K, n)
@@ -74,7 +104,7 @@ class LinearHead:
             residual = task.residual(head @ across, wanted, dim=0)  # (K, n)
             pull = descent.pull({HEAD: head})[HEAD] if descent.decay else None
             if descent.rule == "gd":
-                head.addmm_(residual, phi, alpha=-descent.rate / len(phi))
+                head = torch.addmm(head, residual, phi, alpha=-descent.rate / len(phi))
                 if pull is not None:
                     head.sub_(pull, alpha=descent.rate)
             else:
@@ -84,7 +114,12 @@ class LinearHead:
 
     def smoothness(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:
         """c lambda_max(Phi^T Phi / n): the same at every head."""
-        return head_smoothness(features.to(weights[HEAD].dtype), task)
+        features = features.to(weights[HEAD].dtype)
+        if kernel := _kernel(features):
+            first = first_vector(self.features + 1)[None].numpy()
+            largest: float = kernel.largest_eigenvalue(features.contiguous().numpy(), first, ITERATIONS)
+            return task.curvature * largest
+        return head_smoothness(features, task)
 
     def module(self, weights: Weights) -> nn.Module:
         """The same head as an ordinary layer."""
@@ -96,3 +131,18 @@ class LinearHead:
             layer.weight.copy_(head[:, :-1])
             layer.bias.copy_(head[:, -1])
         return layer
+
+
+def _kernel(numbers: Tensor) -> ModuleType | None:
+    """The compiled loops, if they are there and made for such numbers."""
+    fits = numbers.dtype == torch.float32 and numbers.device.type == "cpu" and not _plain.get()
+    return _load_kernel() if fits else None
+
+
+@cache
+def _load_kernel() -> ModuleType | None:
+    try:
+        from pflego.heads import kernel
+    except ImportError:
+        return None
+    return kernel

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
 from pflego.errors import UserError
 from pflego.heads.base import HEAD, HeadGradient, HeadInit
 from pflego.heads.descent import Descent
+from pflego.stateless import Stateless
 from pflego.task import Task
 from pflego.theory import smoothness
 from pflego.weights import Weights, weighted_sum
@@ -28,8 +28,10 @@ class ModuleHead:
     """
 
     template: nn.Module
+    _function: Stateless = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_function", Stateless(self.template))
         if any(isinstance(m, _DropoutNd) and m.p > 0 and m.training for m in self.template.modules()):
             raise UserError("a head must not draw at random: take its dropout out, or call .eval() on it")
         if any(True for _ in self.template.buffers()):
@@ -54,8 +56,7 @@ class ModuleHead:
     def outputs(self, weights: Weights, features: Tensor) -> Tensor:
         """The module's outputs with these weights."""
         own = {name.removeprefix(_PREFIX): w for name, w in _own(weights).items()}
-        outputs: Tensor = functional_call(self.template, own, (features.to(_dtype(own, features)),))
-        return outputs
+        return self._function(own, features.to(_dtype(own, features)))
 
     def gradient(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> HeadGradient:
         """Loss and joint gradient, by automatic differentiation."""

@@ -12,12 +12,14 @@ from pflego.errors import unknown
 from pflego.model import Model
 from pflego.models.cifar_cnn import cifar_cnn
 from pflego.models.mlp import mlp
+from pflego.models.omniglot_conv4 import omniglot_conv4
 from pflego.randomness import entropy
 
 # From the shape of a sample to a backbone and the number of its features.
 BACKBONES: dict[str, Callable[[Sequence[int]], tuple[nn.Module, int]]] = {
     "mlp": lambda shape: (mlp(prod(shape)), 200),
     "cifar-cnn": lambda shape: (cifar_cnn(), 192),
+    "omniglot-conv4": lambda shape: (omniglot_conv4(), 64),
 }
 
 
@@ -35,4 +37,4 @@ def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
     return Model(backbone, features, source={"model": name, "model_seed": seed})
 
 
-__all__ = ["BACKBONES", "build", "cifar_cnn", "mlp"]
+__all__ = ["BACKBONES", "build", "cifar_cnn", "mlp", "omniglot_conv4"]

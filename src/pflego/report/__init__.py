@@ -8,6 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
+from pflego.cost import Energy
 from pflego.evaluation import worst_tenth
 from pflego.files import make_folder, write_atomically
 
@@ -67,15 +68,18 @@ def write_report(run: Run, path: Path) -> Path:
 
 def _cards(run: Run, figures: Sequence[float | None], unit: float) -> str:
     """The numbers to see first."""
-    task, last = run.federation.task, run.history[-1]
+    task, last, cost = run.federation.task, run.history[-1], run.cost()
     worst = worst_tenth(figures, higher_is_better=task.higher_is_better)
     bytes_up = sum(row["bytes_up"] or 0 for row in run.history)
     seconds = sum(row["seconds"] or 0 for row in run.history)
     cards = [
-        (f"{task.metric}, all clients", _number(last[f"everyone_{task.metric}"], unit)),
+        (f"{task.metric}, all clients", _number(last.get(f"everyone_{task.metric}"), unit)),
         (f"{task.metric}, worst tenth", _number(worst, unit)),
         ("rounds", str(len(run.history))),
-        ("forward and backward passes a round", f"{last['forward_passes']} + {last['backward_passes']}"),
+        ("forward and backward passes a round", f"{cost.forward_passes} + {cost.backward_passes}"),
+        ("arithmetic a client and round", f"{cost.flops / 1e9:.3g} GFLOP"),
+        ("memory a client needs for it", f"{cost.memory / 1e6:.3g} MB"),
+        (f"energy a client and round, if {Energy()}", f"{cost.joules():.2g} J"),
         ("sent by clients", f"{bytes_up / 1e6:.1f} MB"),
         ("work of clients and server", f"{seconds:.1f} s"),
     ]

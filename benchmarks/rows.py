@@ -1,0 +1,166 @@
+"""The rows of the table: a function each, which gives the ratios it measured."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+import pflego
+from benchmarks import rivals
+from benchmarks.work import CIFAR, MLP, OMNIGLOT, fastest, federation, plain_loop, plain_pass, ratio, rounds
+from pflego.federation import ClientId
+
+
+@dataclass(frozen=True)
+class Row:
+    """A ratio, or another number, and where it should be."""
+
+    name: str
+    measured: float | None
+    reach: str  # "<= 2.0"
+    note: str = ""
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether it is where it should be; None if it could not be measured."""
+        if self.measured is None:
+            return None
+        relation, limit = self.reach.split()
+        return self.measured <= float(limit) if relation in ("<=", "<") else self.measured >= float(limit)
+
+
+def pflego_against_a_pass(repeats: int) -> list[Row]:
+    """A PFLEGO round, tau = 50, against the fastest plain pass over the same data."""
+    rows = []
+    for name, shape, clients, samples, classes, limit in [
+        ("MLP, 20 x 600, K = 10", MLP, 20, 600, 10, 2.0),
+        ("MLP, 20 x 600, K = 2", MLP, 20, 600, 2, 1.3),
+        ("CIFAR-10 net, 4 x 500, K = 5", CIFAR, 4, 500, 5, 1.1),
+        ("Omniglot net, 2 x 1,948, K = 32", OMNIGLOT, 2, 1948, 32, 1.1),
+    ]:
+        fed = federation(shape, clients=clients, samples=samples, classes=classes)
+        batches = [None, clients * samples] if shape is MLP else [32, 64, 128]
+        floor = fastest([plain_pass(fed, shape=shape, batch=batch) for batch in batches])
+        measured = ratio(rounds(fed, pflego.PFLEGO(steps=50), shape=shape), floor, repeats)
+        rows.append(Row(f"PFLEGO round / one plain pass: {name}", measured, f"<= {limit}"))
+    return rows
+
+
+def more_steps(repeats: int) -> list[Row]:
+    """tau = 100 against tau = 2."""
+    fed = federation(CIFAR, clients=4, samples=500, classes=5)
+    many, few = (rounds(fed, pflego.PFLEGO(steps=tau), shape=CIFAR, number=1) for tau in (100, 2))
+    return [Row("PFLEGO, tau 100 / tau 2: CIFAR-10 net", ratio(many, few, repeats), "<= 1.1")]
+
+
+def fedavg_against_pflego(repeats: int) -> list[Row]:
+    """FedAvg's 50 full passes against a PFLEGO round."""
+    fed = federation(clients=20, samples=600, classes=2)
+    fedavg, own = rounds(fed, pflego.FedAvg(steps=50), number=1), rounds(fed, pflego.PFLEGO(steps=50))
+    return [Row("FedAvg round / PFLEGO round: MLP, K = 2, tau = 50", ratio(fedavg, own, repeats), ">= 30")]
+
+
+def fedavg_elsewhere(repeats: int) -> list[Row]:
+    """FedAvg here against FedAvg in other frameworks."""
+    here = rounds(federation(clients=20, samples=600, classes=10), pflego.FedAvg(steps=50), number=1)
+
+    def there(name: str, number: int) -> float:
+        found = rivals.seconds_a_round(name, clients=20, samples=600, classes=10, steps=50, rounds=number)
+        return median(found)
+
+    rows = []
+    for name in rivals.RIVALS:
+        try:
+            there(name, 1)  # sets it up, if it must
+            measured = median(here() / there(name, 3) for _ in range(repeats))
+            rows.append(Row(f"FedAvg round here / in {name}: MLP, 50 steps", measured, "<= 0.9"))
+        except rivals.Unavailable as error:
+            reason = str(error).splitlines()[-1]
+            rows.append(Row(f"FedAvg round here / in {name}: MLP, 50 steps", None, "<= 0.9", reason))
+    return rows
+
+
+def convolutional_fedavg(repeats: int) -> list[Row]:
+    """FedAvg's client work on images against a plain PyTorch loop."""
+    fed = federation(CIFAR, clients=2, samples=500, classes=5)
+    here = rounds(fed, pflego.FedAvg(steps=2), shape=CIFAR, number=1)
+    there = plain_loop(fed, shape=CIFAR, steps=2)
+    name = "FedAvg here / a plain PyTorch loop: CIFAR-10 net, 500 a client"
+    return [Row(name, ratio(here, there, repeats), "<= 0.4")]
+
+
+def many_small_clients(repeats: int) -> list[Row]:
+    """A thousand participants of 20 samples against ten of 2,000."""
+    small, large = (
+        rounds(federation(clients=clients, samples=20_000 // clients, classes=2), pflego.PFLEGO(steps=50))
+        for clients in (1000, 10)
+    )
+    return [Row("PFLEGO, 1,000 x 20 samples / 10 x 2,000: MLP, K = 2", ratio(small, large, repeats), "<= 3")]
+
+
+def large_population(repeats: int) -> list[Row]:
+    """Twenty participants a round out of a million clients, and out of a hundred."""
+    large, small = (
+        rounds(_population(clients), pflego.PFLEGO(steps=50), participation=20, number=5)
+        for clients in (1_000_000, 100)
+    )
+    measured = ratio(large, small, repeats)
+    unit = 1 if sys.platform == "darwin" else 1024
+    gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+    return [
+        Row("a population of 1,000,000 / of 100: 20 a round", measured, "<= 1.1"),
+        Row("memory of the process with 1,000,000 clients, at its peak, GB", gigabytes, "< 2"),
+    ]
+
+
+def start(repeats: int) -> list[Row]:
+    """Seconds until Python has the package, and the command line its help."""
+    commands = {
+        "import pflego, s": [sys.executable, "-c", "import pflego"],
+        "pflego --help, s": [sys.executable, "-m", "pflego", "--help"],
+    }
+    return [
+        Row(name, median(_seconds_of(command) for _ in range(repeats)), "< 0.5")
+        for name, command in commands.items()
+    ]
+
+
+ROWS: list[Callable[[int], list[Row]]] = [
+    large_population,  # first: it looks at the memory of the whole process
+    pflego_against_a_pass,
+    more_steps,
+    fedavg_against_pflego,
+    convolutional_fedavg,
+    many_small_clients,
+    start,
+    fedavg_elsewhere,
+]
+
+
+def _population(clients: int) -> pflego.Federation:
+    """Clients that are made when they are asked for."""
+    rng = np.random.default_rng(0)
+    pool = rng.random((1200, *MLP), dtype=np.float32)
+    labels = np.arange(600) % 2
+
+    def load(id: ClientId) -> pflego.Client:
+        first = int(id) % 600
+        return pflego.Client(id, pool[first : first + 600], labels)
+
+    return pflego.Federation.lazy(
+        range(clients), load, sizes=np.full(clients, 600), classes=[0, 1], most_classes=2
+    )
+
+
+def _seconds_of(command: list[str]) -> float:
+    begin = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, env=os.environ)
+    return time.perf_counter() - begin
