@@ -127,7 +127,7 @@ class Problem:
 
     def head_loss(self, weights: Weights, features: Tensor) -> float:
         """Compute the loss at a head, from features."""
-        return float(self.task.loss(self.head.outputs(weights, features), self.targets))
+        return self.head.loss(weights, features, self.targets, self.task)
 
     def head_gradient(self, weights: Weights, features: Tensor) -> HeadGradient:
         """Compute loss and gradients at a head, from features."""

@@ -118,6 +118,24 @@ def test_smoothness_is_the_largest_eigenvalue(n: int, m: int, k: int) -> None:
     assert found == pytest.approx(plain, rel=1e-5)
 
 
+@pytest.mark.parametrize(("n", "m", "k"), SIZES)
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_loss_and_gradients_are_those_of_numpy(n: int, m: int, k: int, scale: float) -> None:
+    phi, t, W = case(n, m, k, scale)
+    with_ones = np.hstack([phi, np.ones((n, 1))])
+    z = with_ones @ W.T
+    top = z.max(axis=1, keepdims=True)
+    p = np.exp(z - top) / np.exp(z - top).sum(axis=1, keepdims=True)
+    losses = top[:, 0] + np.log(np.exp(z - top).sum(axis=1)) - (z * t).sum(axis=1)
+    features, targets, head = (torch.tensor(a, dtype=torch.float32) for a in (phi, t, W))
+    found = LinearHead(m, k).gradient({"head": head}, features, targets, Classification())
+    assert float(found.loss) == pytest.approx(losses.mean(), rel=1e-5, abs=1e-6)
+    alone = LinearHead(m, k).loss({"head": head}, features, targets, Classification())
+    assert alone == pytest.approx(float(found.loss), rel=1e-6)
+    np.testing.assert_allclose(found.head["head"], (p - t).T @ with_ones / n, rtol=1e-3, atol=1e-5 * scale)
+    np.testing.assert_allclose(found.features, (p - t) @ W[:, :-1] / n, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("scale", [1e-6, 30.0, 1e4])
 def test_small_and_large_outputs(scale: float) -> None:
     phi, t, W = case(40, 6, 4, scale)

@@ -44,6 +44,10 @@ class Head(Protocol):
         """Loss and joint gradient at this head."""
         ...
 
+    def loss(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:
+        """The loss at this head."""
+        ...
+
     def descend(
         self, weights: Weights, features: Tensor, targets: Tensor, task: Task, steps: int, descent: Descent
     ) -> Weights:

@@ -32,21 +32,18 @@ def softmax_steps(
     """
     n, m = features.shape
     last = len(head) - 1
-    difference = np.empty((last, m + 1), f4)
     gradient = np.empty((last, m + 1), f4)
     z = np.empty((last, _BLOCK), f4)
     work = np.empty((3, _BLOCK), f4)
     size = f4(rate / n)
     shrink = f4(rate * decay)
     for _ in range(steps):
-        for k in range(last):
-            for c in range(m + 1):
-                difference[k, c] = head[k, c] - head[last, c]
-                gradient[k, c] = 0
+        difference = _from_the_last(head)
+        gradient[:] = 0
         for start in range(0, n, _BLOCK):
             stop = min(start + _BLOCK, n)
             _project(difference, features, start, stop, z)
-            _softmax_residual(z, labels, start, stop, work)
+            _softmax_residual(z, labels, start, stop, work, False)
             _gather(z, features, start, stop, gradient)
         if decay:
             for k in range(last + 1):
@@ -57,6 +54,51 @@ def softmax_steps(
                 move = size * gradient[k, c]
                 head[k, c] -= move
                 head[last, c] += move
+
+
+@_compiled
+def softmax_gradient(
+    head: Matrix, features: Matrix, labels: Matrix, slopes: Matrix, gradient: Matrix
+) -> float:
+    """Give the loss at a head; write d loss / d z, (n, K), and d loss / d head, (K, M + 1)."""
+    n, m = features.shape
+    last = len(head) - 1
+    z = np.empty((last, _BLOCK), f4)
+    work = np.empty((3, _BLOCK), f4)
+    difference = _from_the_last(head)
+    gradient[:] = 0
+    loss = 0.0
+    for start in range(0, n, _BLOCK):
+        stop = min(start + _BLOCK, n)
+        _project(difference, features, start, stop, z)
+        loss += _softmax_residual(z, labels, start, stop, work, True)
+        for j in range(stop - start):
+            total = f4(0)
+            for k in range(last):
+                z[k, j] /= n
+                slopes[start + j, k] = z[k, j]
+                total -= z[k, j]
+            slopes[start + j, last] = total
+        _gather(z, features, start, stop, gradient[:last])
+    for k in range(last):
+        for c in range(m + 1):
+            gradient[last, c] -= gradient[k, c]
+    return loss / n
+
+
+@_compiled
+def softmax_loss(head: Matrix, features: Matrix, labels: Matrix) -> float:
+    """Give the loss at a head."""
+    n = len(features)
+    z = np.empty((len(head) - 1, _BLOCK), f4)
+    work = np.empty((3, _BLOCK), f4)
+    difference = _from_the_last(head)
+    loss = 0.0
+    for start in range(0, n, _BLOCK):
+        stop = min(start + _BLOCK, n)
+        _project(difference, features, start, stop, z)
+        loss += _softmax_residual(z, labels, start, stop, work, True)
+    return loss / n
 
 
 @_compiled
@@ -79,6 +121,17 @@ def largest_eigenvalue(features: Matrix, vector: Vector, iterations: int) -> flo
             now[0, c] = after[0, c] / n
         size = _norm(now)
     return float(size)
+
+
+@_compiled
+def _from_the_last(head: Matrix) -> Matrix:
+    """V_k = W_k - W_K."""
+    last = len(head) - 1
+    difference = np.empty((last, head.shape[1]), f4)
+    for k in range(last):
+        for c in range(head.shape[1]):
+            difference[k, c] = head[k, c] - head[last, c]
+    return difference
 
 
 @_compiled
@@ -143,9 +196,19 @@ def _gather(r: Matrix, features: Matrix, start: int, stop: int, total: Matrix) -
 
 
 @_compiled
-def _softmax_residual(z: Matrix, labels: Matrix, start: int, stop: int, work: Matrix) -> None:
-    """Turn outputs, as distances from the last one, into softmax(z) - labels, for a block of samples."""
+def _softmax_residual(
+    z: Matrix, labels: Matrix, start: int, stop: int, work: Matrix, with_loss: bool
+) -> float:
+    """Turn outputs, as distances from the last one, into softmax(z) - labels, for a block of samples.
+
+    Gives the sum of their losses, if it is wanted.
+    """
     n = stop - start
+    loss = 0.0
+    if with_loss:
+        for k in range(len(z)):
+            for j in range(n):
+                loss -= labels[start + j, k] * z[k, j]
     top, total, power = work[0], work[1], work[2]
     for j in range(n):
         top[j] = 0
@@ -162,14 +225,18 @@ def _softmax_residual(z: Matrix, labels: Matrix, start: int, stop: int, work: Ma
         _exponential(z[k], n, power)
         for j in range(n):
             total[j] += z[k, j]
+    if with_loss:
+        for j in range(n):
+            loss += top[j] + np.log(total[j])
     for k in range(len(z)):
         for j in range(n):
             z[k, j] = z[k, j] / total[j] - labels[start + j, k]
+    return loss
 
 
 @_compiled
 def _exponential(x: Vector, n: int, power: Vector) -> None:
-    """exp(x) for x <= 0, to float32's last digit or two, in a form the compiler turns into vector code.
+    """exp(x) for x <= 0, to float32's last digit or two and 0 below -87, in a form that becomes vector code.
 
     exp(x) = 2^q exp(x - q log 2), the second factor by the polynomial of the Cephes library; what is not a number
     stays none.
@@ -177,10 +244,11 @@ def _exponential(x: Vector, n: int, power: Vector) -> None:
     bits = power.view(np.int32)
     for j in range(n):
         value = x[j]
-        if value < f4(-87):
+        vanishes = value < f4(-87)
+        if vanishes:
             value = f4(-87)
         q = np.floor(value * f4(1.44269504) + f4(0.5))
-        bits[j] = (np.int32(q) + np.int32(127)) << np.int32(23)
+        bits[j] = np.int32(0) if vanishes else (np.int32(q) + np.int32(127)) << np.int32(23)
         rest = value - q * f4(0.693359375) + q * f4(2.12194440e-4)
         y = f4(1.9875691500e-4)
         y = y * rest + f4(1.3981999507e-3)

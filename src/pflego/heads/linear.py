@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -73,10 +75,24 @@ class LinearHead:
 
     def gradient(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> HeadGradient:
         """Loss and joint gradient, in closed form."""
+        head = weights[HEAD]
+        if kernel := _kernel(head, task):
+            slope, gradient = torch.empty_like(targets), torch.empty_like(head)
+            loss = kernel.softmax_gradient(
+                *_arrays(head, features.to(head.dtype), targets), slope.numpy(), gradient.numpy()
+            )
+            return HeadGradient(torch.tensor(loss), {HEAD: gradient}, slope @ head[:, :-1])
         z = self.outputs(weights, features)  # (n, K)
         slope = task.residual(z, targets).div_(len(z))  # (n, K)
         gradient = torch.cat([slope.T @ features.to(z.dtype), slope.sum(dim=0)[:, None]], dim=1)  # (K, M + 1)
-        return HeadGradient(task.loss(z, targets), {HEAD: gradient}, slope @ weights[HEAD][:, :-1])
+        return HeadGradient(task.loss(z, targets), {HEAD: gradient}, slope @ head[:, :-1])
+
+    def loss(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:
+        """The loss at this head."""
+        head = weights[HEAD]
+        if kernel := _kernel(head, task):
+            return float(kernel.softmax_loss(*_arrays(head, features.to(head.dtype), targets)))
+        return float(task.loss(self.outputs(weights, features), targets))
 
     def descend(
         self, weights: Weights, features: Tensor, targets: Tensor, task: Task, steps: int, descent: Descent
@@ -85,17 +101,10 @@ class LinearHead:
         head = weights[HEAD].clone(memory_format=torch.contiguous_format)
         if steps == 0:
             return {HEAD: head}
-        if descent.rule == "gd" and isinstance(task, Classification) and (kernel := _kernel(head)):
+        if descent.rule == "gd" and (kernel := _kernel(head, task)):
             anchor = (descent.anchor or {}).get(HEAD, torch.zeros_like(head))
-            kernel.softmax_steps(
-                head.numpy(),
-                features.to(head.dtype).contiguous().numpy(),
-                targets.contiguous().numpy(),
-                steps,
-                descent.rate,
-                descent.decay,
-                anchor.contiguous().numpy(),
-            )
+            arrays = _arrays(head, features.to(head.dtype), targets)
+            kernel.softmax_steps(*arrays, steps, descent.rate, descent.decay, *_arrays(anchor))
             return {HEAD: head}
         phi = torch.cat([features.to(head.dtype), head.new_ones(len(features), 1)], dim=1)  # (n, M + 1)
         across, wanted = phi.T.contiguous(), targets.T.contiguous()  # (M + 1, n), (K, n)
@@ -116,9 +125,8 @@ class LinearHead:
         """c lambda_max(Phi^T Phi / n): the same at every head."""
         features = features.to(weights[HEAD].dtype)
         if kernel := _kernel(features):
-            first = first_vector(self.features + 1)[None].numpy()
-            largest: float = kernel.largest_eigenvalue(features.contiguous().numpy(), first, ITERATIONS)
-            return task.curvature * largest
+            first = first_vector(self.features + 1)[None]
+            return task.curvature * float(kernel.largest_eigenvalue(*_arrays(features, first), ITERATIONS))
         return head_smoothness(features, task)
 
     def module(self, weights: Weights) -> nn.Module:
@@ -133,10 +141,15 @@ class LinearHead:
         return layer
 
 
-def _kernel(numbers: Tensor) -> ModuleType | None:
-    """The compiled loops, if they are there and made for such numbers."""
-    fits = numbers.dtype == torch.float32 and numbers.device.type == "cpu" and not _plain.get()
-    return _load_kernel() if fits else None
+def _kernel(numbers: Tensor, task: Task = Classification()) -> ModuleType | None:  # noqa: B008 - immutable
+    """The compiled loops, if they are there and made for such numbers and such a task."""
+    fits = numbers.dtype == torch.float32 and numbers.device.type == "cpu"
+    return _load_kernel() if fits and isinstance(task, Classification) and not _plain.get() else None
+
+
+def _arrays(*tensors: Tensor) -> Iterator[npt.NDArray[np.float32]]:
+    """The same numbers for the compiled loops: not copied, unless they do not stand in a row."""
+    return (tensor.detach().contiguous().numpy() for tensor in tensors)
 
 
 @cache

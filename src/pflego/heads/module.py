@@ -68,6 +68,11 @@ class ModuleHead:
         )
         return HeadGradient(loss.detach(), dict(zip(head, gradients, strict=True)), at_features)
 
+    def loss(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:
+        """The loss at this head."""
+        with torch.no_grad():
+            return float(task.loss(self.outputs(weights, features), targets))
+
     def descend(
         self, weights: Weights, features: Tensor, targets: Tensor, task: Task, steps: int, descent: Descent
     ) -> Weights:
