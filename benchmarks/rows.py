@@ -11,12 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
-
 import pflego
 from benchmarks import rivals
-from benchmarks.work import CIFAR, MLP, OMNIGLOT, fastest, federation, plain_loop, plain_pass, ratio, rounds
-from pflego.federation import ClientId
+from benchmarks.work import (
+    CIFAR,
+    MLP,
+    OMNIGLOT,
+    fastest,
+    federation,
+    plain_loop,
+    plain_pass,
+    population,
+    ratio,
+    rounds,
+)
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,7 @@ def many_small_clients(repeats: int) -> list[Row]:
 def large_population(repeats: int) -> list[Row]:
     """Twenty participants a round out of a million clients, and out of a hundred."""
     large, small = (
-        rounds(_population(clients), pflego.PFLEGO(steps=50), participation=20, number=5)
+        rounds(population(clients), pflego.PFLEGO(steps=50), participation=20, number=5)
         for clients in (1_000_000, 100)
     )
     measured = ratio(large, small, repeats)
@@ -143,21 +151,6 @@ ROWS: list[Callable[[int], list[Row]]] = [
     start,
     fedavg_elsewhere,
 ]
-
-
-def _population(clients: int) -> pflego.Federation:
-    """Clients that are made when they are asked for."""
-    rng = np.random.default_rng(0)
-    pool = rng.random((1200, *MLP), dtype=np.float32)
-    labels = np.arange(600) % 2
-
-    def load(id: ClientId) -> pflego.Client:
-        first = int(id) % 600
-        return pflego.Client(id, pool[first : first + 600], labels)
-
-    return pflego.Federation.lazy(
-        range(clients), load, sizes=np.full(clients, 600), classes=[0, 1], most_classes=2
-    )
 
 
 def _seconds_of(command: list[str]) -> float:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import pflego
+from pflego.federation import ClientId
 
 MLP, CIFAR, OMNIGLOT = (784,), (32, 32, 3), (28, 28)
 MODELS = {MLP: "mlp", CIFAR: "cifar-cnn", OMNIGLOT: "omniglot-conv4"}
@@ -23,6 +24,20 @@ def federation(shape: Sequence[int] = MLP, *, clients: int, samples: int, classe
     labels = np.arange(samples) % classes
     return pflego.Federation(
         [pflego.Client(i, rng.random((samples, *shape), dtype=np.float32), labels) for i in range(clients)]
+    )
+
+
+def population(clients: int, *, samples: int = 600) -> pflego.Federation:
+    """Give any number of clients, each of which is made when it is asked for."""
+    pool = np.random.default_rng(0).random((2 * samples, *MLP), dtype=np.float32)
+    labels = np.arange(samples) % 2
+
+    def load(id: ClientId) -> pflego.Client:
+        first = int(id) % samples
+        return pflego.Client(id, pool[first : first + samples], labels)
+
+    return pflego.Federation.lazy(
+        range(clients), load, sizes=np.full(clients, samples), classes=[0, 1], most_classes=2
     )
 
 
