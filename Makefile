@@ -12,7 +12,7 @@ help:  ## what can be made
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fast,report,plots,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fast,report,plots,search,dev]'
 	touch $@
 
 demo: $(READY)  ## train a federation of handwritten digits and show what federating gains and costs
@@ -34,4 +34,4 @@ bench: $(READY)  ## measure speed, as ratios within one run
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove the set-up and everything made
-	rm -rf $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -70,7 +70,7 @@ def main() -> None:
         measured[key][name][value] = seconds(METHODS[name], setting, number)
     panels = [
         Panel(
-            f"{key}",
+            f"more {key}" if key != "tau" else "more steps",
             [Curve(name, list(curve), list(curve.values())) for name, curve in curves.items()],
             key,
             "seconds a round",

@@ -3,8 +3,15 @@ import os
 # Tests work on small tensors, where more threads only wait for each other. Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 from hypothesis import settings
 
 # The first call of torch is slow and CI machines are busy: time is no property of the code under test.
 settings.register_profile("pflego", deadline=None, derandomize=True, database=None)
 settings.load_profile("pflego")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whatever tests read is cached where they put it, not among a user's own files."""
+    os.environ["PFLEGO_CACHE"] = str(tmp_path_factory.mktemp("cache"))

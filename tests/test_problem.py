@@ -99,11 +99,14 @@ def test_passes_are_counted_over_all_samples(
     twin = world()
     part = problem(twin.federation, twin.model, batch_size, memory)
     weights = {**twin.model.weights(), "head": torch.zeros(2, 5, dtype=torch.float64)}
-    part.gradient(weights)
+    forward = part.forward(weights)
+    forward.backward(torch.ones_like(forward.features))
     assert (part.forward_passes, part.backward_passes) == passes
     part.loss(weights)
     part.test(weights)
     assert (part.forward_passes, part.backward_passes) == passes
+    part.gradient(weights)  # slice by slice, nothing need be kept or computed again
+    assert (part.forward_passes, part.backward_passes) == (passes[0] + 1, passes[1] + 1)
 
 
 class Watched(nn.Module):
@@ -126,11 +129,14 @@ def test_no_more_than_a_slice_is_in_the_backbone_at_a_time(memory: str) -> None:
     backbone = Watched(twin.model.backbone)
     part = problem(twin.federation, pflego.Model(backbone, features=4), 3, memory)
     weights = {**part.model.weights(), "head": torch.zeros(2, 5, dtype=torch.float64)}
+    forward = part.forward(weights)
+    forward.backward(torch.ones_like(forward.features))
+    there = [3, 3, 1] if memory == "keep" else [3, 3, 1, 3, 3, 1]
+    assert backbone.sizes == there
     part.gradient(weights)
     part.loss(weights)
     part.test(weights)
-    there = [3, 3, 1] if memory == "keep" else [3, 3, 1, 3, 3, 1]
-    assert backbone.sizes == [*there, 3, 3, 1, 3, 1]
+    assert backbone.sizes == [*there, 3, 3, 1, 3, 3, 1, 3, 1]
 
 
 def test_curvature_is_measured_in_slices_too() -> None:

@@ -14,7 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pflego import cost as cost
     from pflego import models as models
+    from pflego import theory as theory
     from pflego.algorithms import PFLEGO as PFLEGO
     from pflego.algorithms import Algorithm as Algorithm
     from pflego.algorithms import Ditto as Ditto
@@ -74,12 +76,14 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted([*_HOME, "models"])
+_MODULES = ["cost", "models", "theory"]
+
+__all__ = sorted([*_HOME, *_MODULES])
 
 
 def __getattr__(name: str) -> object:
-    if name == "models":
-        return import_module("pflego.models")
+    if name in _MODULES:
+        return import_module(f"pflego.{name}")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'pflego' has no attribute {name!r}")

@@ -12,7 +12,7 @@ from pflego import models
 from pflego.algorithms import ALGORITHMS, Algorithm
 from pflego.callbacks import Callback
 from pflego.checkpoint import RECORD, Settings
-from pflego.data import DEFAULT_CLIENTS, load
+from pflego.data import load
 from pflego.errors import UserError, unknown
 from pflego.federation import Federation
 from pflego.model import Model
@@ -23,8 +23,6 @@ from pflego.training import train
 
 DEFAULTS: Settings = {
     "data": "digits",
-    "clients": DEFAULT_CLIENTS,
-    "model": "mlp",
     "algorithm": "pflego",
     "participation": "everyone",
     "rounds": 100,
@@ -33,20 +31,15 @@ DEFAULTS: Settings = {
     "device": "auto",
 }
 _KINDS = {
-    "data": str, "data_dir": str, "model": str, "algorithm": str, "device": str, "out": str,
+    "data": str, "data_dir": str, "partition": str, "column": str, "split": str,
+    "model": str, "algorithm": str, "device": str, "out": str,
     "seed": int, "data_seed": int, "model_seed": int,
 }  # fmt: skip
 _WORDS = {str: "a text", int: "a whole number"}
+_OF_DATA = ["clients", "classes_per_client", "partition", "alpha", "column", "split", "rotations", "data_dir"]
 _OF_TRAIN = ["dropout", "deadline", "missing", "batch_size", "memory", "checkpoint_every", "states", "out"]
 _SPEED = {"samples_per_second": "samples_per_second", "spread": "speed_spread"}
-_OPTIONAL = {
-    *_OF_TRAIN,
-    "classes_per_client",
-    "data_dir",
-    "data_seed",
-    "model_seed",
-    *_SPEED.values(),
-}
+_OPTIONAL = {*_OF_DATA, *_OF_TRAIN, "model", "data_seed", "model_seed", *_SPEED.values()}
 
 
 def read_settings(path: Path) -> Settings:
@@ -78,13 +71,9 @@ class Experiment:
         """
         algorithm = check(given)
         settings: dict[str, Any] = {**DEFAULTS, **given}
-        federation = federation or load(
-            settings["data"],
-            clients=settings["clients"],
-            classes_per_client=settings.get("classes_per_client"),
-            seed=settings.get("data_seed", settings["seed"]),
-            data_dir=settings.get("data_dir"),
-        )
+        federation = federation or load_data(settings)
+        settings.setdefault("clients", len(federation))
+        settings.setdefault("model", models.usual(settings["data"]))
         shape = tuple(federation[0].x_train.shape[1:])
         model = models.build(settings["model"], shape, seed=settings.get("model_seed", settings["seed"]))
         return cls(settings, federation, model, algorithm)
@@ -109,6 +98,16 @@ class Experiment:
             callbacks=callbacks,
             progress=progress,
         )
+
+
+def load_data(given: Mapping[str, object]) -> Federation:
+    """Load the federation of some settings."""
+    settings: dict[str, Any] = {**DEFAULTS, **given}
+    return load(
+        settings["data"],
+        seed=settings.get("data_seed", settings["seed"]),
+        **{name: settings[name] for name in _OF_DATA if name in settings},
+    )
 
 
 def check(given: Mapping[str, object]) -> Algorithm:

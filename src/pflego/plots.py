@@ -11,6 +11,7 @@ from typing import Literal
 from pflego.files import make_folder, write_atomically
 
 _FEW = 20  # points that are worth a mark each
+_TICKS = 8  # points that are worth a number each on a logarithmic axis
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,12 @@ def draw(panels: Sequence[Panel], path: Path, *, columns: int = 3) -> Path:
             look = {"color": f"C{labels.index(curve.label)}", "marker": "." if len(curve.x) <= _FEW else None}
             [lines[curve.label]] = axis.plot(curve.x, curve.y, curve.style, linewidth=1.4, **look)
         axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, xscale=panel.scale, yscale=panel.scale)
+        if (
+            panel.scale == "log"
+            and (points := sorted({x for curve in panel.curves for x in curve.x}))[_TICKS:] == []
+        ):
+            axis.set_xticks(points, [f"{x:,.6g}" for x in points], minor=False)
+            axis.set_xticks([], minor=True)
         if panel.lowest is not None:
             axis.set_ylim(bottom=panel.lowest)
         axis.grid(alpha=0.25, which="both")

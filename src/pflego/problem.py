@@ -25,7 +25,7 @@ from pflego.heads import Descent, HeadGradient, HeadInit
 from pflego.model import Model
 from pflego.randomness import torch_generator
 from pflego.task import Task
-from pflego.weights import Weights, is_finite
+from pflego.weights import Weights, is_finite, weighted_sum
 
 Memory: TypeAlias = Literal["keep", "recompute"]
 Labels: TypeAlias = Literal["own", "local", "global"]
@@ -159,9 +159,22 @@ class Problem:
         return theory.smoothness([loss_of(x, t) for x, t in parts], theta, iterations)
 
     def gradient(self, weights: Weights) -> Weights:
-        """Compute the joint gradient of backbone and head: one forward and one backward pass."""
-        forward = self.forward(weights)
-        at_head = self.head_gradient(weights, forward.features)
+        """Compute the joint gradient of backbone and head: one forward and one backward pass.
+
+        A slice of the samples goes both ways before the next, so that only its activations are in memory.
+        """
+        self.forward_passes += 1
+        self.backward_passes += 1
+        parts = zip(self.inputs(), torch.split(self.targets, self.slice or self.samples), strict=True)
+        gradients = (
+            (len(targets) / self.samples, self._part_gradient(weights, inputs, targets))
+            for inputs, targets in parts
+        )
+        return weighted_sum(gradients) if self.slice and self.slice < self.samples else next(gradients)[1]
+
+    def _part_gradient(self, weights: Weights, inputs: Tensor, targets: Tensor) -> Weights:
+        forward = ForwardPass([self], weights, part=inputs)
+        at_head = self.head.gradient(weights, forward.features, targets, self.task)
         return {**forward.backward(at_head.features), **at_head.head}
 
     @torch.no_grad()
@@ -183,7 +196,9 @@ class Problem:
 
     def _targets(self, y: Tensor) -> Tensor:
         targets = self.task.targets(y, self.classes, self.model.weight_dtype)
-        return functional.pad(targets, (0, self.outputs - targets.shape[1])).to(self.device)
+        if targets.shape[1] < self.outputs:
+            targets = functional.pad(targets, (0, self.outputs - targets.shape[1]))
+        return targets.to(self.device)
 
     def _in_slices(self, x: Tensor) -> Iterator[Tensor]:
         parts = torch.split(x, self.slice or len(x))
@@ -227,13 +242,14 @@ class Problems:
 class ForwardPass:
     """A pass of one client's samples through the backbone, or of several clients' together.
 
-    One backward pass can follow it.
+    One backward pass can follow it. A pass of a part of one client's samples, prepared inputs, is not counted.
     """
 
-    def __init__(self, problems: Sequence[Problem], weights: Weights) -> None:
+    def __init__(self, problems: Sequence[Problem], weights: Weights, *, part: Tensor | None = None) -> None:
         self._problems = problems
+        self._part = part
         self._theta = {name: weights[name].detach().requires_grad_() for name in problems[0].model.names}
-        self._keep = problems[0].streaming.memory == "keep"
+        self._keep = part is not None or problems[0].streaming.memory == "keep"
         self._outputs: list[Tensor] = []
         features = []
         self._count(forward=1)
@@ -256,7 +272,8 @@ class ForwardPass:
             # half precision: lift small gradients above its smallest number, unless the large ones then overflow
             scales = [float(min(len(features_gradient), 1024)), 1.0]
         for scale in scales:
-            gradient = self._backward(features_gradient * scale, keep=scale != scales[-1])
+            slopes = features_gradient if scale == 1 else features_gradient * scale
+            gradient = self._backward(slopes, keep=scale != scales[-1])
             if len(scales) == 1 or is_finite(gradient):
                 break
         self._outputs.clear()
@@ -282,11 +299,13 @@ class ForwardPass:
         return dict(zip(self._theta, total, strict=True))
 
     def _slices(self) -> Iterator[Tensor]:
+        if self._part is not None:
+            return iter([self._part])
         if len(self._problems) == 1:
             return iter(self._problems[0].inputs())
         return self._problems[0]._in_slices(torch.cat([problem.client.x_train for problem in self._problems]))
 
     def _count(self, *, forward: int = 0, backward: int = 0) -> None:
-        for problem in self._problems:
+        for problem in self._problems if self._part is None else []:
             problem.forward_passes += forward
             problem.backward_passes += backward

@@ -40,7 +40,10 @@ def weighted_sum(terms: Iterable[tuple[float, Weights]]) -> Weights:
     total: Weights = {}
     for factor, weights in terms:
         for name, tensor in weights.items():
-            total[name] = total[name].add(tensor, alpha=factor) if name in total else tensor * factor
+            if name in total:
+                total[name].add_(tensor, alpha=factor)
+            else:
+                total[name] = tensor * factor
     return total
 
 
@@ -54,5 +57,7 @@ def step(weights: Weights, gradient: Weights, rate: float) -> Weights:
 
 
 def to(weights: Weights, device: torch.device) -> Weights:
-    """Move every tensor to a device."""
+    """Move every tensor to a device, if it is not there."""
+    if device.type == "cpu" and all(tensor.is_cpu for tensor in weights.values()):
+        return weights
     return {name: tensor.to(device) for name, tensor in weights.items()}

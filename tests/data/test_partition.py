@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pflego import UserError
-from pflego.data.partition import draw_classes, iid, round_robin
+from pflego.data.partition import by_column, dirichlet, draw_classes, iid, in_shares, round_robin
 
 Split = tuple[int, int, int, int]
 
@@ -91,3 +91,64 @@ def test_without_classes_each_sample_is_dealt_once_and_evenly(samples: int, clie
     assert len(dealt) == clients
     assert sorted(np.concatenate(dealt).tolist()) == list(range(samples))
     assert max(sizes) - min(sizes) <= 1
+
+
+@given(
+    st.integers(1, 8), st.integers(1, 200), st.integers(1, 30), st.floats(1e-3, 1e3), st.integers(0, 2**32)
+)
+def test_dirichlet_deals_each_sample_once_and_leaves_nobody_empty(
+    classes: int, samples: int, clients: int, alpha: float, seed: int
+) -> None:
+    dealt = dirichlet(labels_of(classes, samples, seed), clients, alpha, seed=seed)
+    assert len(dealt) == clients
+    assert sorted(np.concatenate(dealt).tolist()) == list(range(samples))
+    assert min(map(len, dealt)) >= (1 if samples >= clients else 0)
+    assert all(mine.tolist() == sorted(mine) for mine in dealt)
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-9, 1e9, 1e300])
+def test_dirichlet_takes_any_alpha(alpha: float) -> None:
+    dealt = dirichlet(labels_of(4, 500, 0), 10, alpha, seed=1)
+    assert sum(map(len, dealt)) == 500
+    assert min(map(len, dealt)) >= 1
+    if alpha > 1:  # every class is divided evenly
+        assert max(map(len, dealt)) - min(map(len, dealt)) <= 4
+
+
+def test_dirichlet_divides_as_unequally_as_theory_says() -> None:
+    clients, alpha, each = 20, 0.5, 10_000
+    dealt = dirichlet(np.repeat(np.arange(40), each), clients, alpha, seed=0)
+    counts = np.stack([np.bincount(mine // each, minlength=40) for mine in dealt]) / each  # shares of a class
+    mean = 1 / clients
+    variance = mean * (1 - mean) / (clients * alpha + 1)
+    assert counts.var() == pytest.approx(variance, rel=0.15)
+
+
+def test_dirichlet_is_a_function_of_the_seed() -> None:
+    labels = labels_of(3, 100, 0)
+    first, same, other = (
+        [mine.tolist() for mine in dirichlet(labels, 5, 0.3, seed=seed)] for seed in (1, 1, 2)
+    )
+    assert first == same != other
+
+
+@given(st.integers(0, 300), st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any))
+def test_shares_are_kept_to_a_sample_and_who_has_none_gets_none(samples: int, weights: list[int]) -> None:
+    shares = np.array([weights], np.float64)
+    dealt = in_shares(np.zeros(samples, np.int64), shares, seed=0, purpose="test")
+    assert sorted(np.concatenate(dealt).tolist()) == list(range(samples))
+    for mine, weight in zip(dealt, weights, strict=True):
+        assert abs(len(mine) - samples * weight / sum(weights)) <= 1
+        assert weight > 0 or len(mine) == 0
+
+
+def test_a_column_gives_every_sample_to_the_client_it_names() -> None:
+    ids, train, test = by_column(np.array(["b", "a", "b", "c"]), np.array(["c", "c", "a"]))
+    assert ids == ["a", "b", "c"]
+    assert [mine.tolist() for mine in train] == [[1], [0, 2], [3]]
+    assert [mine.tolist() for mine in test] == [[2], [], [0, 1]]
+
+
+def test_a_client_of_a_column_needs_training_samples() -> None:
+    with pytest.raises(UserError, match="client 9 has test samples but none to train on"):
+        by_column(np.array([1, 2]), np.array([1, 9]))

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from pflego import UserError
-from pflego.data.sets import EMBEDDED, ON_FILE, data_set, read_npz
+from pflego.data.catalogue import KNOWN
+from pflego.data.dataset import DataSet
+from pflego.data.sets import EMBEDDED, data_set
 
 KEYS = ["x_train", "y_train", "x_test", "y_test"]
 
@@ -19,6 +21,10 @@ def write_npz(path: Path, *, mark: float = 0.0, without: str = "") -> Path:
     }
     np.savez_compressed(path, **{key: array for key, array in arrays.items() if key != without})  # type: ignore[arg-type]
     return path
+
+
+def read_npz(path: Path) -> DataSet:
+    return data_set(str(path))
 
 
 def test_digits_are_1797_images_of_64_grey_levels() -> None:
@@ -82,15 +88,35 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         data_set("diabtes")
 
 
-@pytest.mark.parametrize("name", ON_FILE)
-def test_a_set_that_is_not_embedded_says_where_to_put_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.delenv("PFLEGO_DATA", raising=False)
-    with pytest.raises(UserError, match=f"no data folder is named: put {name}.npz"):
-        data_set(name)
-    with pytest.raises(UserError, match=f"{tmp_path} has no {name}.npz"):
-        data_set(name, data_dir=tmp_path)
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_what_is_listed_of_an_embedded_set_is_so(name: str) -> None:
+    found, entry = data_set(name), KNOWN[name]
+    assert (len(found.x_train), len(found.x_test)) == (entry.train, entry.test)
+    assert found.x_train.shape[1:] == tuple(entry.shape)
+    assert (0 if found.y_train.dtype.kind == "f" else len(np.unique(found.y_train))) == entry.classes
+
+
+def test_another_file_of_the_data_folder_is_found_by_its_name(tmp_path: Path) -> None:
+    write_npz(tmp_path / "ours.npz", mark=4)
+    assert data_set("ours", data_dir=tmp_path).x_train.max() == 4
+
+
+def test_columns_come_in_pairs(tmp_path: Path) -> None:
+    arrays = {key: np.zeros(2) for key in [*KEYS, "lonely_train", "notes"]}
+    arrays |= {"writer_train": np.array([7, 8]), "writer_test": np.array([8, 8])}
+    np.savez(tmp_path / "own.npz", **arrays)  # type: ignore[arg-type]
+    found = read_npz(tmp_path / "own.npz")
+    assert list(found.columns) == ["writer"]
+    assert [column.tolist() for column in found.columns["writer"]] == [[7, 8], [8, 8]]
+
+
+def test_a_column_of_another_length_is_refused(tmp_path: Path) -> None:
+    arrays = {key: np.zeros(2) for key in KEYS}
+    np.savez(tmp_path / "own.npz", **arrays, w_train=np.zeros(3), w_test=np.zeros(2))  # type: ignore[arg-type]
+    with pytest.raises(
+        UserError, match=r"w_train has shape \(3,\), it needs a value for each of the 2 samples"
+    ):
+        read_npz(tmp_path / "own.npz")
 
 
 @pytest.mark.parametrize("key", KEYS)

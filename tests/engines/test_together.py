@@ -135,7 +135,17 @@ def test_groups_hold_everyone_once_and_not_too_much(sizes: list[int]) -> None:
     groups = LocalEngine(problems, pflego.PFLEGO(), {})._groups(range(len(sizes)))
     assert sorted(position for group in groups for position in group) == list(range(len(sizes)))
     for group in groups:
-        assert len(group) == 1 or sum(sizes[position] for position in group) <= 512
+        assert len(group) == 1 or sum(sizes[position] for position in group) <= 2048
         assert len(group) == 1 or all(sizes[position] <= 256 for position in group)
     if sum(n <= 256 for n in sizes) < 50:
         assert len(groups) == len(sizes)
+
+
+@pytest.mark.parametrize("backbone", [nn.Conv2d(1, 4, 1), nn.Linear(2000, 2000)])
+def test_where_activations_are_large_groups_are_small(backbone: nn.Module) -> None:
+    fed = pflego.Federation(
+        [pflego.Client(i, np.zeros((20, 2), np.float32), np.arange(20) % 2) for i in range(60)]
+    )
+    problems = Problems(fed, pflego.Model(backbone, features=2))
+    groups = LocalEngine(problems, pflego.PFLEGO(), {})._groups(range(60))
+    assert max(len(group) for group in groups) * 20 <= 256

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pflego.cli import theory
+from pflego.cli import data, paper, theory
 from pflego.cli.compare import compare
 from pflego.cli.run import run
 from pflego.errors import UserError
@@ -21,6 +21,8 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(compare)
+app.add_typer(data.app, name="data")
+app.add_typer(paper.app, name="paper")
 app.add_typer(theory.app, name="theory")
 
 

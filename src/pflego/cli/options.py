@@ -25,6 +25,16 @@ def _rate(text: str) -> float | str:
         raise typer.BadParameter(f"{text!r} is neither a number nor auto") from None
 
 
+def _classes(text: str) -> int | str:
+    """A number, or a degree of personalisation."""
+    if text in ("high", "medium", "none"):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither a whole number nor high, medium or none") from None
+
+
 def given(options: dict[str, object]) -> dict[str, object]:
     """The options that were given, as settings."""
     return {k: str(v) if isinstance(v, Path) else v for k, v in options.items() if v is not None}
@@ -41,22 +51,69 @@ SettingsFile = Annotated[
     Path | None,
     typer.Argument(help="A TOML file of the same names as the options; options given here take precedence."),
 ]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        help="One of the paper's experiments, such as mnist-high (pflego paper settings).",
+        rich_help_panel=_DATA,
+    ),
+]
 Data = Annotated[
     str | None,
     typer.Option(
-        help="Data set (digits, diabetes, mnist, ...) or .npz file. \\[digits]", rich_help_panel=_DATA
+        help="Data set (digits, mnist, ...; pflego data list) or .npz file. \\[digits]", rich_help_panel=_DATA
     ),
 ]
-Clients = Annotated[int | None, typer.Option(help="How many clients. \\[20]", rich_help_panel=_DATA)]
+Clients = Annotated[
+    int | None, typer.Option(help="How many clients. \\[20; omniglot: 50]", rich_help_panel=_DATA)
+]
 ClassesPerClient = Annotated[
     int | None,
     typer.Option(
-        help="Classes each client holds: fewer make clients more different. \\[2]", rich_help_panel=_DATA
+        parser=_classes,
+        metavar="NUMBER",
+        help="Classes each client holds, or high (2), medium (half of them), none (all): fewer make clients more "
+        "different. \\[2]",
+        rich_help_panel=_DATA,
     ),
+]
+Partition = Annotated[
+    str | None,
+    typer.Option(
+        help="Who gets what: classes, dirichlet, iid or column. \\[classes; omniglot: its alphabets]",
+        rich_help_panel=_DATA,
+    ),
+]
+Alpha = Annotated[
+    float | None,
+    typer.Option(
+        help="Of the Dirichlet partition: smaller is more different. \\[0.5]", rich_help_panel=_DATA
+    ),
+]
+Column = Annotated[
+    str | None,
+    typer.Option(
+        help="Array of the .npz file, <column>_train and <column>_test, that names the clients.",
+        rich_help_panel=_DATA,
+    ),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        help="How omniglot's test images are set aside: drawing, or paper (which leaks). \\[drawing]",
+        rich_help_panel=_DATA,
+    ),
+]
+Rotations = Annotated[
+    int | None,
+    typer.Option(help="In how many rotations omniglot's drawings are given. \\[4]", rich_help_panel=_DATA),
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Folder searched first for <name>.npz. \\[$PFLEGO_DATA]", rich_help_panel=_DATA),
+    typer.Option(
+        help="Folder searched first, for <name>.npz or the official files. \\[$PFLEGO_DATA]",
+        rich_help_panel=_DATA,
+    ),
 ]
 DataSeed = Annotated[
     int | None, typer.Option(help="Seed of the partition. \\[--seed]", rich_help_panel=_DATA)
@@ -70,7 +127,11 @@ AlgorithmName = Annotated[
     ),
 ]
 ModelName = Annotated[
-    str | None, typer.Option(help="Backbone: mlp or cifar-cnn. \\[mlp]", rich_help_panel=_METHOD)
+    str | None,
+    typer.Option(
+        help="Backbone: mlp, cifar-cnn, omniglot-conv4 or module:function. \\[by data set]",
+        rich_help_panel=_METHOD,
+    ),
 ]
 ModelSeed = Annotated[
     int | None, typer.Option(help="Seed of the first weights. \\[--seed]", rich_help_panel=_METHOD)

@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
 def run(
     settings: options.SettingsFile = None,
+    preset: options.Preset = None,
     data: options.Data = None,
     clients: options.Clients = None,
     classes_per_client: options.ClassesPerClient = None,
+    partition: options.Partition = None,
+    alpha: options.Alpha = None,
+    column: options.Column = None,
+    split: options.Split = None,
+    rotations: options.Rotations = None,
     data_dir: options.DataDir = None,
     data_seed: options.DataSeed = None,
     algorithm: options.AlgorithmName = None,
@@ -68,14 +74,17 @@ def run(
 
     The folder holds settings.toml (itself a settings file), metrics.jsonl, the checkpoint and report.html.
     """
-    given = options.given({k: v for k, v in locals().items() if k not in {"settings", "resume"}})
+    given = options.given({k: v for k, v in locals().items() if k not in {"settings", "preset", "resume"}})
 
     from rich.console import Console
     from rich.markup import escape
 
+    from pflego import paper
     from pflego.experiment import Experiment, read_settings
 
     base = {} if settings is None else read_settings(settings)
+    if preset is not None:
+        base = {**paper.preset(preset, str(given.get("algorithm", base.get("algorithm", "pflego")))), **base}
     if resume and (record := options.folder_of({**base, **given}) / "settings.toml").exists():
         base = {**read_settings(record), **base}
     experiment = Experiment.build({**base, **given})

@@ -8,10 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pflego.errors import UserError
+from pflego.federation import ClientId
 from pflego.randomness import numpy_generator
 
 Labels = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
+Column = npt.NDArray[np.generic]
 
 
 def draw_classes(classes: int, clients: int, classes_per_client: int, *, seed: int) -> list[Indices]:
@@ -59,3 +61,58 @@ def iid(samples: int, clients: int, *, seed: int, purpose: str) -> list[Indices]
     """Deal shuffled samples one at a time to all clients."""
     order = numpy_generator(seed, purpose).permutation(samples)
     return [np.sort(order[client::clients]) for client in range(clients)]
+
+
+def dirichlet(labels: Labels, clients: int, alpha: float, *, seed: int) -> list[Indices]:
+    """Divide every class in shares drawn from a Dirichlet distribution: the smaller alpha, the more unequal.
+
+    A client that is left with nothing is given a sample, drawn from those of the client that has most.
+    """
+    classes = 1 + int(labels.max())
+    shares = np.stack(
+        [
+            numpy_generator(seed, "dirichlet", client=c).dirichlet(np.full(clients, alpha))
+            for c in range(classes)
+        ]
+    )
+    if not np.isfinite(shares).all():
+        raise UserError(f"alpha = {alpha:g} is beyond what can be drawn: take one from 1e-3 to 1e3")
+    dealt = in_shares(labels, shares, seed=seed, purpose="train")
+    generator = numpy_generator(seed, "left with nothing")
+    for client in range(clients):
+        if len(dealt[client]) == 0:
+            giver = max(range(clients), key=lambda other: len(dealt[other]))
+            if len(dealt[giver]) < 2:
+                break
+            given = generator.integers(len(dealt[giver]))
+            dealt[client] = dealt[giver][given : given + 1]
+            dealt[giver] = np.delete(dealt[giver], given)
+    return dealt
+
+
+def in_shares(labels: Labels, shares: npt.NDArray[np.float64], *, seed: int, purpose: str) -> list[Indices]:
+    """Divide the samples of every class, shuffled, in the shares (classes, clients) of the clients."""
+    clients = shares.shape[1]
+    dealt: list[list[Indices]] = [[] for _ in range(clients)]
+    for c, share in enumerate(shares):
+        samples = numpy_generator(seed, purpose, client=c).permutation(np.flatnonzero(labels == c))
+        ends = np.rint(len(samples) * np.cumsum(share) / share.sum()).astype(np.int64)
+        for client, own in enumerate(np.split(samples, ends[:-1])):
+            dealt[client].append(own)
+    return [np.sort(np.concatenate(parts)) for parts in dealt]
+
+
+def by_column(train: Column, test: Column) -> tuple[list[ClientId], list[Indices], list[Indices]]:
+    """Give every sample to the client that its column names: the ids in order, and the samples of each."""
+    ids, owners = np.unique(train, return_inverse=True)
+    if len(strangers := np.setdiff1d(test, ids)):
+        raise UserError(
+            f"client {strangers[0].item()!r} has test samples but none to train on: leave its samples out"
+        )
+    return ids.tolist(), _sorted(owners, len(ids)), _sorted(np.searchsorted(ids, test), len(ids))
+
+
+def _sorted(owners: Indices, clients: int) -> list[Indices]:
+    """Each client's samples, in ascending order."""
+    ends = np.cumsum(np.bincount(owners, minlength=clients))
+    return np.split(np.argsort(owners, kind="stable"), ends[:-1])

@@ -1,30 +1,22 @@
-"""Data sets: arrays for training and testing, before anybody has divided them among clients."""
+"""Data sets by name: in the data folder, embedded, in the cache, or downloaded."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from pflego.errors import UserError, unknown
+from pflego.data import npz, omniglot
+from pflego.data.blocks import Array
+from pflego.data.cache import arrays, cache_dir
+from pflego.data.catalogue import CATALOGUE, Entry
+from pflego.data.dataset import DataSet, from_arrays
+from pflego.data.download import fetch
+from pflego.data.source import Source
+from pflego.errors import FolderError, UserError, unknown
 from pflego.randomness import numpy_generator
-
-Array = npt.NDArray[np.generic]
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """x (samples, ...) and y (samples,), for training and for testing."""
-
-    name: str
-    x_train: Array
-    y_train: Array
-    x_test: Array
-    y_test: Array
 
 
 def digits() -> DataSet:
@@ -46,48 +38,83 @@ def diabetes() -> DataSet:
 
 
 EMBEDDED: dict[str, Callable[[], DataSet]] = {"digits": digits, "diabetes": diabetes}
-ON_FILE = ["mnist", "fashion-mnist", "emnist", "cifar10"]
 
 
-def data_set(name: str, *, data_dir: str | Path | None = None) -> DataSet:
-    """Find a data set: a .npz file, `<name>.npz` in the data folder, or one that is embedded.
+def data_set(
+    name: str,
+    *,
+    data_dir: str | Path | None = None,
+    split: str | None = None,
+    rotations: int | None = None,
+    seed: int = 0,
+) -> DataSet:
+    """Give a data set: a .npz file by its path, or a name.
 
-    The data folder is `data_dir`, or the environment's PFLEGO_DATA.
+    A name is looked for in the data folder (`data_dir`, or the environment's PFLEGO_DATA), among those embedded and
+    in the cache, then downloaded. `split`, `rotations` and `seed` say how Omniglot is prepared.
     """
     if Path(name).suffix == ".npz":
-        return read_npz(Path(name))
-    folder = data_dir or os.environ.get("PFLEGO_DATA")
-    if folder and (path := Path(folder) / f"{name}.npz").exists():
-        return read_npz(path)
-    if name in EMBEDDED:
+        source, name = npz.source(Path(name)), Path(name).stem
+        found = source.arrays()
+    elif name in EMBEDDED and find(name, data_dir=data_dir) is None:
+        _refuse_preparation(name, split, rotations)
         return EMBEDDED[name]()
-    if name in ON_FILE:
-        where = f"{folder} has no {name}.npz" if folder else "no data folder is named"
-        raise UserError(
-            f"{name} is not embedded and {where}: put {name}.npz (x_train, y_train, x_test, y_test) into a folder "
-            f"and name it with --data-dir or PFLEGO_DATA"
-        )
-    raise unknown("data set", name, [*EMBEDDED, *ON_FILE])
+    else:
+        source = get(name, data_dir=data_dir)
+        found = arrays(name, source) if name in CATALOGUE else source.arrays()
+    if "images" in found:
+        return omniglot.divide(found, split=split, rotations=rotations, seed=seed)
+    _refuse_preparation(name, split, rotations)
+    return from_arrays(name, found, source.place)
 
 
-def read_npz(path: Path) -> DataSet:
-    """Read x_train, y_train, x_test and y_test from a file."""
-    wanted = ["x_train", "y_train", "x_test", "y_test"]
+def find(name: str, *, data_dir: str | Path | None = None) -> Source | None:
+    """Find the files of a data set, in the data folder first, then in the cache. None: there are none."""
+    entry = CATALOGUE.get(name)
+    if folder := data_folder(data_dir):
+        if entry is None:
+            return npz.source(file) if (file := folder / f"{name}.npz").is_file() else None
+        if source := entry.find(folder):
+            return source
+    return entry.find(cache_dir()) if entry else None
+
+
+def get(name: str, *, data_dir: str | Path | None = None) -> Source:
+    """Find the files of a data set, or download them into the cache."""
+    if source := find(name, data_dir=data_dir):
+        return source
+    if name not in CATALOGUE:
+        raise unknown("data set", name, [*EMBEDDED, *CATALOGUE])
+    entry, folder = CATALOGUE[name], cache_dir() / name
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            if absent := [key for key in wanted if key not in archive]:
-                raise UserError(f"{path} has no {', '.join(absent)}; it needs {', '.join(wanted)}")
-            arrays = [archive[key] for key in wanted]
-    except UserError:
+        fetch(entry.remotes, folder)
+    except FolderError:
         raise
-    except (
-        Exception
-    ) as error:  # a damaged archive fails in a dozen ways: zipfile, zlib, lzma and NumPy have their own
-        raise UserError(f"cannot read {path}: {error or type(error).__name__}") from error
-    for part, x, y in [("training", *arrays[:2]), ("test", *arrays[2:])]:
-        if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-            raise UserError(f"{path}: {part} inputs of shape {x.shape}, but labels of shape {y.shape}")
-    return DataSet(path.stem, *arrays)
+    except UserError as error:
+        raise UserError(
+            f"cannot download {name}: {error}. {_by_hand(entry, data_folder(data_dir))}"
+        ) from error
+    if (source := entry.find(cache_dir())) is None:
+        raise UserError(f"{folder} disappeared while {name} was downloaded: try again")
+    return source
+
+
+def data_folder(data_dir: str | Path | None) -> Path | None:
+    """Give the folder that is searched first, if one is named."""
+    folder = data_dir or os.environ.get("PFLEGO_DATA")
+    return Path(folder).expanduser() if folder else None
+
+
+def _by_hand(entry: Entry, folder: Path | None) -> str:
+    """Say which files to put where."""
+    where = str(folder) if folder else "a folder and name it with --data-dir or PFLEGO_DATA"
+    return f"Put {entry.files}, into {where}. They are at {entry.remotes[0].urls[0].rpartition('/')[0]}/"
+
+
+def _refuse_preparation(name: str, split: str | None, rotations: int | None) -> None:
+    for setting, value in [("split", split), ("rotations", rotations)]:
+        if value is not None:
+            raise UserError(f"{setting} is for omniglot alone: leave it out for {name}")
 
 
 def _split(name: str, x: Array, y: Array) -> DataSet:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 
 import torch
 
@@ -17,9 +17,10 @@ from pflego.parallel import map_in_threads
 from pflego.problem import Problem, Problems
 from pflego.weights import Weights, is_finite, to
 
-_SMALL = 256  # clients of up to so many samples go through the backbone together,
-_TOGETHER = 512  # up to so many samples at a time,
-_MANY = 50  # where a cohort has at least so many of them
+_SMALL = 256  # clients of up to so many samples go through the backbone together
+_MANY = 50  # where a cohort has at least so many of them,
+_TOGETHER = 2048  # up to so many samples at a time,
+_WORK = 4e8  # and so many multiplications: the activations of all are in memory at once
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,7 @@ class Outcome:
     forward_passes: int
     backward_passes: int
     fallbacks: int
-
-    @property
-    def finite(self) -> bool:
-        """Whether it is fit for use: no infinity and no NaN in what was sent, kept or measured."""
-        return isfinite(self.loss) and is_finite(self.reply.message) and is_finite(self.state)
+    finite: bool  # fit for use: no infinity and no NaN in what was sent, kept or measured
 
 
 @dataclass(frozen=True)
@@ -81,12 +78,14 @@ class LocalEngine:
         small = [position for position in cohort if sizes[position] <= _SMALL]
         if not self.together or len(small) < _MANY:
             return [[position] for position in cohort]
+        model = self.problems.model
+        most = min(_TOGETHER, _WORK / max(1, sum(model.sizes.values())), _SMALL if model.slice else inf)
         groups = [[position] for position in cohort if sizes[position] > _SMALL]
-        room = 0
+        room = 0.0
         for position in small:
             if sizes[position] > room:
                 groups.append([])
-                room = _TOGETHER
+                room = most
             groups[-1].append(position)
             room -= sizes[position]
         return groups
@@ -100,8 +99,9 @@ class LocalEngine:
         if joined is not None:
             updates, message = joined
             reply = Reply(problems[0].client.id, sum(problem.samples for problem in problems), message)
+            sound = is_finite(message)
             outcomes = [
-                self._outcome(shared, position, problem, update, reply, seconds)
+                self._outcome(shared, position, problem, update, reply, seconds, sound=sound)
                 for position, problem, update in zip(positions, problems, updates, strict=True)
             ]
             if all(outcome.finite for outcome in outcomes):
@@ -120,25 +120,37 @@ class LocalEngine:
         update = self.algorithm.client_update(round, shared, state, problem)
         seconds = time.perf_counter() - start
         reply = Reply(problem.client.id, problem.samples, update.message)
-        return self._outcome(shared, position, problem, update, reply, seconds)
+        sound = is_finite(update.message)
+        return self._outcome(shared, position, problem, update, reply, seconds, sound=sound)
 
     def _outcome(
-        self, shared: Weights, position: int, problem: Problem, update: Update, reply: Reply, seconds: float
+        self,
+        shared: Weights,
+        position: int,
+        problem: Problem,
+        update: Update,
+        reply: Reply,
+        seconds: float,
+        *,
+        sound: bool,
     ) -> Outcome:
+        """Evaluate the client after its work; `sound` says whether its message is finite."""
         weights = update.model or self.algorithm.personal(shared, update.state, problem)
+        loss = problem.loss(weights) if update.loss is None else update.loss
         return Outcome(
             position,
             problem.client.id,
             problem.samples,
             reply,
             state=to(update.state, torch.device("cpu")),
-            loss=problem.loss(weights) if update.loss is None else update.loss,
+            loss=loss,
             score=problem.test(weights),
             seconds=seconds,
             worker=threading.get_ident(),
             forward_passes=problem.forward_passes,
             backward_passes=problem.backward_passes,
             fallbacks=update.fallbacks,
+            finite=sound and isfinite(loss) and is_finite(update.state),
         )
 
 

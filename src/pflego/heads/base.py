@@ -24,7 +24,7 @@ HeadInit: TypeAlias = (
 class HeadGradient:
     """The loss at a head, and its gradient with respect to the head and to the features."""
 
-    loss: Tensor
+    loss: Tensor | float
     head: Weights
     features: Tensor  # (samples, M)
 

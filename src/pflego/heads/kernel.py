@@ -24,7 +24,7 @@ f4 = np.float32
 
 @_compiled
 def softmax_steps(
-    head: Matrix, features: Matrix, labels: Matrix, steps: int, rate: float, decay: float, anchor: Matrix
+    head: Matrix, features: Matrix, labels: Matrix, anchor: Matrix, steps: int, rate: float, decay: float
 ) -> None:
     """Take gradient steps on a head, (K, M + 1), in place; labels are one-hot, (n, K).
 
@@ -58,9 +58,9 @@ def softmax_steps(
 
 @_compiled
 def softmax_gradient(
-    head: Matrix, features: Matrix, labels: Matrix, slopes: Matrix, gradient: Matrix
+    head: Matrix, features: Matrix, labels: Matrix, at_features: Matrix, gradient: Matrix
 ) -> float:
-    """Give the loss at a head; write d loss / d z, (n, K), and d loss / d head, (K, M + 1)."""
+    """Give the loss at a head; write d loss / d features, (n, M), and d loss / d head, (K, M + 1)."""
     n, m = features.shape
     last = len(head) - 1
     z = np.empty((last, _BLOCK), f4)
@@ -73,17 +73,19 @@ def softmax_gradient(
         _project(difference, features, start, stop, z)
         loss += _softmax_residual(z, labels, start, stop, work, True)
         for j in range(stop - start):
-            total = f4(0)
+            row = at_features[start + j]
+            for c in range(m):
+                row[c] = 0
             for k in range(last):
                 z[k, j] /= n
-                slopes[start + j, k] = z[k, j]
-                total -= z[k, j]
-            slopes[start + j, last] = total
+                slope = z[k, j]
+                for c in range(m):
+                    row[c] += slope * difference[k, c]
         _gather(z, features, start, stop, gradient[:last])
     for k in range(last):
         for c in range(m + 1):
             gradient[last, c] -= gradient[k, c]
-    return loss / n
+    return float(loss / n)
 
 
 @_compiled
@@ -98,7 +100,7 @@ def softmax_loss(head: Matrix, features: Matrix, labels: Matrix) -> float:
         stop = min(start + _BLOCK, n)
         _project(difference, features, start, stop, z)
         loss += _softmax_residual(z, labels, start, stop, work, True)
-    return loss / n
+    return float(loss / n)
 
 
 @_compiled

@@ -77,11 +77,12 @@ class LinearHead:
         """Loss and joint gradient, in closed form."""
         head = weights[HEAD]
         if kernel := _kernel(head, task):
-            slope, gradient = torch.empty_like(targets), torch.empty_like(head)
+            gradient = torch.empty(head.shape)
+            at_features = torch.empty(features.shape)
             loss = kernel.softmax_gradient(
-                *_arrays(head, features.to(head.dtype), targets), slope.numpy(), gradient.numpy()
+                *_arrays(head, _like(features, head), targets, at_features, gradient)
             )
-            return HeadGradient(torch.tensor(loss), {HEAD: gradient}, slope @ head[:, :-1])
+            return HeadGradient(loss, {HEAD: gradient}, at_features)
         z = self.outputs(weights, features)  # (n, K)
         slope = task.residual(z, targets).div_(len(z))  # (n, K)
         gradient = torch.cat([slope.T @ features.to(z.dtype), slope.sum(dim=0)[:, None]], dim=1)  # (K, M + 1)
@@ -91,7 +92,7 @@ class LinearHead:
         """The loss at this head."""
         head = weights[HEAD]
         if kernel := _kernel(head, task):
-            return float(kernel.softmax_loss(*_arrays(head, features.to(head.dtype), targets)))
+            return float(kernel.softmax_loss(*_arrays(head, _like(features, head), targets)))
         return float(task.loss(self.outputs(weights, features), targets))
 
     def descend(
@@ -102,9 +103,11 @@ class LinearHead:
         if steps == 0:
             return {HEAD: head}
         if descent.rule == "gd" and (kernel := _kernel(head, task)):
-            anchor = (descent.anchor or {}).get(HEAD, torch.zeros_like(head))
-            arrays = _arrays(head, features.to(head.dtype), targets)
-            kernel.softmax_steps(*arrays, steps, descent.rate, descent.decay, *_arrays(anchor))
+            anchor = head  # without decay there is no pull
+            if descent.decay:
+                anchor = (descent.anchor or {}).get(HEAD, torch.zeros_like(head))
+            arrays = _arrays(head, _like(features, head), targets, anchor)
+            kernel.softmax_steps(*arrays, steps, descent.rate, descent.decay)
             return {HEAD: head}
         phi = torch.cat([features.to(head.dtype), head.new_ones(len(features), 1)], dim=1)  # (n, M + 1)
         across, wanted = phi.T.contiguous(), targets.T.contiguous()  # (M + 1, n), (K, n)
@@ -123,7 +126,7 @@ class LinearHead:
 
     def smoothness(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:
         """c lambda_max(Phi^T Phi / n): the same at every head."""
-        features = features.to(weights[HEAD].dtype)
+        features = _like(features, weights[HEAD])
         if kernel := _kernel(features):
             first = first_vector(self.features + 1)[None]
             return task.curvature * float(kernel.largest_eigenvalue(*_arrays(features, first), ITERATIONS))
@@ -143,13 +146,18 @@ class LinearHead:
 
 def _kernel(numbers: Tensor, task: Task = Classification()) -> ModuleType | None:  # noqa: B008 - immutable
     """The compiled loops, if they are there and made for such numbers and such a task."""
-    fits = numbers.dtype == torch.float32 and numbers.device.type == "cpu"
+    fits = numbers.dtype == torch.float32 and numbers.is_cpu
     return _load_kernel() if fits and isinstance(task, Classification) and not _plain.get() else None
+
+
+def _like(features: Tensor, head: Tensor) -> Tensor:
+    """Features in the head's own type, which they mostly are."""
+    return features if features.dtype == head.dtype else features.to(head.dtype)
 
 
 def _arrays(*tensors: Tensor) -> Iterator[npt.NDArray[np.float32]]:
     """The same numbers for the compiled loops: not copied, unless they do not stand in a row."""
-    return (tensor.detach().contiguous().numpy() for tensor in tensors)
+    return (tensor.contiguous().numpy() for tensor in tensors)
 
 
 @cache

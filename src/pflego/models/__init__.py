@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import sys
 from collections.abc import Callable, Sequence
 from math import prod
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from pflego.errors import unknown
+from pflego.errors import UserError, unknown
 from pflego.model import Model
 from pflego.models.cifar_cnn import cifar_cnn
 from pflego.models.mlp import mlp
@@ -21,20 +25,65 @@ BACKBONES: dict[str, Callable[[Sequence[int]], tuple[nn.Module, int]]] = {
     "cifar-cnn": lambda shape: (cifar_cnn(), 192),
     "omniglot-conv4": lambda shape: (omniglot_conv4(), 64),
 }
+_USUAL = {"cifar10": "cifar-cnn", "omniglot": "omniglot-conv4"}
+
+
+def usual(data: str) -> str:
+    """The paper's backbone for a data set; the MLP for any other.
+
+    >>> usual("cifar10"), usual("mnist")
+    ('cifar-cnn', 'mlp')
+    """
+    return _USUAL.get(data, "mlp")
 
 
 def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
     """Build a named model for samples of a shape, its first weights a function of the seed.
 
+    A name `module:function` is that of a function that gives a backbone, from the shape of a sample if it takes an
+    argument; the module is looked for in the working folder too.
+
     >>> build("mlp", (64,), seed=1).features
     200
     """
-    if name not in BACKBONES:
-        raise unknown("model", str(name), BACKBONES)
+    if name not in BACKBONES and ":" not in name:
+        raise unknown("model", str(name), [*BACKBONES, "module:function"])
+    make = BACKBONES.get(name) or _from_outside(name)
     with torch.random.fork_rng():
         torch.manual_seed(entropy(seed, "backbone") >> 64)
-        backbone, features = BACKBONES[name](shape)
+        backbone, features = make(shape)
     return Model(backbone, features, source={"model": name, "model_seed": seed})
 
 
-__all__ = ["BACKBONES", "build", "cifar_cnn", "mlp", "omniglot_conv4"]
+def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]:
+    """A backbone somebody else has written, and its features, counted on a sample of zeros."""
+    place, _, called = name.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        function = getattr(importlib.import_module(place), called)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"model {name!r}: {error}; it must be module:function, importable from here"
+        ) from error
+    finally:
+        sys.path.pop(0)
+
+    def make(shape: Sequence[int]) -> tuple[nn.Module, int]:
+        backbone = function(tuple(shape)) if inspect.signature(function).parameters else function()
+        if not isinstance(backbone, nn.Module):
+            raise UserError(f"{name} must give a torch.nn.Module, not {type(backbone).__name__}")
+        first = next(backbone.parameters(), torch.empty(0))
+        try:
+            with torch.no_grad():
+                features = backbone(torch.zeros(1, *shape, dtype=first.dtype))
+        except Exception as error:  # whatever somebody else's module does
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(f"{name} cannot take a sample of shape {tuple(shape)}: {reason}") from error
+        if features.dim() != 2:
+            raise UserError(f"{name} must map a batch to (samples, features), not to {tuple(features.shape)}")
+        return backbone, features.shape[1]
+
+    return make
+
+
+__all__ = ["BACKBONES", "build", "cifar_cnn", "mlp", "omniglot_conv4", "usual"]

@@ -1,0 +1,54 @@
+"""What a data set is, before anybody has divided it among clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pflego.data.blocks import Array
+from pflego.errors import UserError
+
+ARRAYS = ["x_train", "y_train", "x_test", "y_test"]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """x (samples, ...) and y (samples,), for training and for testing.
+
+    `columns` are further values a sample, (training, testing), by which it can be divided; `clients` names
+    the one that says by nature whose a sample is; `prepared` are the settings that made it what it is.
+    """
+
+    name: str
+    x_train: Array
+    y_train: Array
+    x_test: Array
+    y_test: Array
+    columns: Mapping[str, tuple[Array, Array]] = field(default_factory=dict)
+    clients: str | None = None
+    prepared: Mapping[str, object] = field(default_factory=dict)
+
+
+def from_arrays(name: str, arrays: Mapping[str, Array], place: Path) -> DataSet:
+    """Check that arrays belong together, and make a data set of them."""
+    for part, x, y in [("training", "x_train", "y_train"), ("test", "x_test", "y_test")]:
+        inputs, labels = arrays[x].shape, arrays[y].shape
+        if not inputs or not labels or inputs[0] != labels[0]:
+            raise UserError(f"{place}: {part} inputs of shape {inputs}, but labels of shape {labels}")
+    columns = {key: (arrays[f"{key}_train"], arrays[f"{key}_test"]) for key in column_names(arrays)}
+    for key, pair in columns.items():
+        for part, values in zip(("train", "test"), pair, strict=True):
+            if values.shape != arrays[f"y_{part}"].shape[:1]:
+                raise UserError(
+                    f"{place}: {key}_{part} has shape {values.shape}, it needs a value for each of the "
+                    f"{len(arrays[f'y_{part}'])} samples"
+                )
+    x_train, y_train, x_test, y_test = (arrays[key] for key in ARRAYS)
+    return DataSet(name, x_train, y_train, x_test, y_test, columns)
+
+
+def column_names(keys: Mapping[str, object]) -> list[str]:
+    """The columns that arrays come with: every further pair of <column>_train and <column>_test."""
+    stems = [key.removesuffix("_train") for key in keys if key.endswith("_train") and key not in ARRAYS]
+    return [stem for stem in stems if f"{stem}_test" in keys]

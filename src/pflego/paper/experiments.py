@@ -1,0 +1,185 @@
+"""The paper's tables and figures: which cells each has, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+
+from rich.table import Table
+
+from pflego.paper import PRESETS, methods, published
+from pflego.paper.cells import VARIANTS, Cell, Record
+from pflego.plots import Curve, Panel, draw
+
+_COMPARED = ["pflego", "fedavg", "fedper"]  # the methods of the paper's curves
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which part of an experiment is wanted; empty: all of it."""
+
+    datasets: Sequence[str] = ()
+    degrees: Sequence[str] = ()
+    methods: Sequence[str] = ()
+    seeds: Sequence[int] = (1,)
+    scale: float = 1.0
+    changes: dict[str, object] = field(default_factory=dict)  # rounds, split, ...
+
+    def presets(self, among: Sequence[str] = PRESETS) -> list[str]:
+        """Those of the chosen data sets and degrees."""
+        chosen = []
+        for name in among:
+            data, _, degree = name.rpartition("-") if name != "omniglot" else (name, "", "")
+            if (not self.datasets or data in self.datasets) and (
+                not self.degrees or not degree or degree in self.degrees
+            ):
+                chosen.append(name)
+        return chosen
+
+    def cells(
+        self, presets: Sequence[str], usual: Sequence[str] = (), **grid: Sequence[object]
+    ) -> list[Cell]:
+        """A cell for every preset, method, point of the grid and seed."""
+        points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+        return [
+            Cell(name, method, seed, {**point, **self.changes}, self.scale)
+            for name in presets
+            for method in (self.methods or usual or methods(name))
+            if method in VARIANTS or method in methods(name)
+            for point in points
+            for seed in self.seeds
+        ]
+
+
+@dataclass(frozen=True)
+class PaperExperiment:
+    """One of the paper's tables or figures."""
+
+    name: str
+    about: str
+    cells: Callable[[Choice], list[Cell]]
+    varied: Sequence[str] = ()  # the settings that differ between its cells
+    picture: str | None = None  # which curve is drawn
+    with_cost: bool = False
+
+    def table(self, records: Sequence[Record]) -> Table:
+        """A line a cell, the paper's number beside ours."""
+        table = Table(title=self.about, title_justify="left")
+        table.add_column("experiment", no_wrap=True)
+        table.add_column("method", no_wrap=True)
+        headings = [
+            *self.varied,
+            "rounds",
+            "seed",
+            "participants, %",
+            "paper",
+            "difference",
+            "everyone, %",
+            "loss",
+        ]
+        headings += ["seconds a round"]
+        if self.with_cost:
+            headings += ["paper's seconds", "passes", "GFLOP a client"]
+        for heading in headings:
+            table.add_column(heading, justify="right")
+        seconds = published().seconds
+        for r in records:
+            row = [r.preset, r.method, *(str(r.changes[name]) for name in self.varied)]
+            row += [str(r.settings["rounds"]), str(r.seed), f"{r.participants:.2f} ± {r.deviation:.2f}"]
+            row += (
+                ["–", "–"]
+                if r.published is None
+                else [f"{r.published[0]:.2f} ± {r.published[1]:.2f}", f"{r.difference:+.2f}"]
+            )
+            row += [f"{r.everyone:.2f}", f"{r.loss:.4f}", f"{r.seconds_a_round:.2f}"]
+            if self.with_cost and r.cost is not None:
+                paper = seconds.get(r.preset, {}).get(r.method)
+                row += [
+                    "–" if paper is None else f"{paper:g}",
+                    f"{r.cost['forward_passes']} + {r.cost['backward_passes']}",
+                ]
+                row += [f"{r.cost['flops'] / 1e9:.1f}"]
+            table.add_row(*row)
+        return table
+
+    def draw(self, records: Sequence[Record], path: Path) -> Path | None:
+        """Draw its curves: a panel a preset and curve, a line for the rest."""
+        if self.picture is None or not records:
+            return None
+        first = [r for r in records if r.seed == records[0].seed]
+        panels = [
+            Panel(
+                f"{name}: {'training loss' if key == 'loss' else f'test accuracy, {key}'}",
+                [self._curve(r, key) for r in first if r.preset == name],
+                "round",
+                "loss" if key == "loss" else "accuracy",
+            )
+            for name in dict.fromkeys(r.preset for r in first)
+            for key in self.picture.split()
+        ]
+        return draw(panels, path, columns=2)
+
+    def _curve(self, record: Record, key: str) -> Curve:
+        label = ", ".join([record.method, *(f"{name} {record.changes[name]}" for name in self.varied)])
+        return Curve(label, [t for t, _ in record.curves[key]], [v for _, v in record.curves[key]])
+
+
+_FIGURES = published().figures
+_OWN = [name for name in PRESETS if name != "omniglot"]
+
+EXPERIMENTS: dict[str, PaperExperiment] = {
+    experiment.name: experiment
+    for experiment in [
+        PaperExperiment(
+            "table1", "Table 1: test accuracy of all methods, degrees and data sets",
+            lambda choice: choice.cells(choice.presets(_OWN)),
+        ),
+        PaperExperiment(
+            "omniglot", "Table 2: Omniglot, an alphabet a client",
+            lambda choice: choice.cells(["omniglot"]),
+        ),
+        PaperExperiment(
+            "time", "Table 3: seconds a round on Omniglot, with passes and operations",
+            lambda choice: choice.cells(["omniglot"], rounds=[3]),
+            with_cost=True,
+        ),
+        PaperExperiment(
+            "curves", "Figures 2 to 6: loss and accuracy over the rounds",
+            lambda choice: choice.cells(choice.presets(), _COMPARED),
+            picture="loss participants",
+        ),
+        PaperExperiment(
+            "tau", "Figure 7: PFLEGO and FedRecon, more and more local steps, 4 to 28 participants",
+            lambda choice: choice.cells(
+                ["omniglot"],
+                _FIGURES["fedrecon"]["methods"],
+                steps=_FIGURES["fedrecon"]["steps"],
+                client_lr=[_FIGURES["fedrecon"]["client_lr"]],
+                server_lr=[_FIGURES["fedrecon"]["server_lr"]],
+                participation=[_FIGURES["fedrecon"]["participation"]],
+            ),
+            varied=("steps",), picture="participants",
+        ),
+        PaperExperiment(
+            "participation", "Figure 8: a fifth of the clients a round, and more, up to all",
+            lambda choice: choice.cells(
+                choice.presets(["cifar10-high"]) or choice.presets(_OWN),
+                _FIGURES["participation"]["methods"],
+                participation=_FIGURES["participation"]["participation"],
+            ),
+            varied=("participation",), picture="participants",
+        ),
+        PaperExperiment(
+            "rates", "Figure 9: client rate against server rate",
+            lambda choice: choice.cells(
+                choice.presets(["omniglot"]) or choice.presets(_OWN),
+                ["pflego"],
+                client_lr=[0.001, 0.01, 0.1, "auto"],
+                server_lr=_FIGURES["rates"]["server_lr"],
+            ),
+            varied=("client_lr", "server_lr"), picture="loss",
+        ),
+    ]
+}  # fmt: skip

@@ -1,0 +1,198 @@
+"""All results as one page: ours beside the paper's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import fmean
+
+from pflego.errors import UserError
+from pflego.files import write_atomically
+from pflego.paper import PRESETS, methods, published
+from pflego.paper.cells import VARIANTS, Record
+from pflego.plots import Curve, Panel, draw
+
+_DEGREES = {
+    "high": "high (2 classes a client)",
+    "medium": "medium (half of the classes)",
+    "none": "none (all)",
+}
+_NOTES = {
+    "emnist": "The data are a sixth of EMNIST ByClass (113,267 training images, another division into training and "
+    "test), so the figures cannot be held against the paper's one by one.",
+    "omniglot": "With the paper's split, which has rotations of one drawing on both sides, unless it says otherwise.",
+}
+
+
+def write(folder: Path, out: Path) -> int:
+    """Write the page, its figures beside it as JSON and its curves as a picture; give how many results there are."""
+    records = read(folder)
+    if not records:
+        raise UserError(
+            f"{folder} has no results: run pflego paper table1 --out {folder} first, or another table"
+        )
+    thin = [replace(r, curves={key: _thin(curve) for key, curve in r.curves.items()}) for r in records]
+    figures = [asdict(record) for record in thin]
+    write_atomically(out.with_suffix(".json"), (json.dumps(figures, indent=None) + "\n").encode())
+    write_atomically(out, page(records, out).encode())
+    return len(records)
+
+
+def read(folder: Path) -> list[Record]:
+    """Read what experiments have left in a folder, in the paper's order."""
+    found = []
+    for path in folder.glob("*/*.json"):
+        value = json.loads(path.read_text())
+        if isinstance(value, dict) and "preset" in value:
+            value["published"] = tuple(value["published"]) if value["published"] else None
+            found.append(Record(**value))
+    names = [*dict.fromkeys(m for name in PRESETS for m in methods(name)), *VARIANTS]
+    return sorted(
+        found, key=lambda r: (PRESETS.index(r.preset), names.index(r.method), str(r.changes), r.seed)
+    )
+
+
+def page(records: Sequence[Record], out: Path) -> str:
+    """The page."""
+    plain = [r for r in records if not set(r.changes) - {"rounds"} and r.cost is None]
+    timed = [r for r in records if r.cost is not None]
+    varied = [r for r in records if r not in plain and r not in timed]
+    made = sorted({" ".join(f"{key} {value}," for key, value in r.made.items()).rstrip(",") for r in records})
+    lines = [
+        "# Results",
+        "",
+        f"Written by `pflego paper results` from {len(records)} runs ({'; '.join(made)}).",
+        "A figure is the test accuracy of a round's participants, in per cent, the mean of the last ten rounds, as in "
+        "the paper's tables; after the stroke that of everyone, all clients with the last weights; in brackets the "
+        "paper's. Where several seeds were run, their mean. Bold: further from the paper than its own interval.",
+        "`pflego-auto` and `pflego-common` are not in the paper: rates from its theory, and a common head.",
+        "",
+    ]
+    for data in dict.fromkeys(_data(r) for r in plain):
+        lines += [f"## {data}", ""]
+        if data in _NOTES:
+            lines += [_NOTES[data], ""]
+        lines += [*_accuracies([r for r in plain if _data(r) == data]), ""]
+    if plain:
+        picture = out.with_name(f"{out.stem}-curves.png")
+        draw(_panels(plain), picture)
+        lines += [f"![Test accuracy of the participants over the rounds]({picture.name})", ""]
+    if timed:
+        lines += ["## Seconds a round", "", *_seconds(timed), ""]
+    if varied:
+        lines += ["## One thing varied", "", *_variations(varied), ""]
+    missing = [
+        f"{name} {method}"
+        for name in PRESETS
+        for method in methods(name)
+        if not any(r.preset == name and r.method == method for r in plain)
+    ]
+    if missing:
+        lines += ["## Not run", "", f"{len(missing)} of the paper's 92 cells: {', '.join(missing)}.", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _accuracies(records: Sequence[Record]) -> list[str]:
+    columns = list(dict.fromkeys(r.preset for r in records))
+    headings = [_DEGREES.get(name.rpartition("-")[2], name) for name in columns]
+    lines = [f"| | {' | '.join(headings)} |", f"| --- | {' | '.join('---:' for _ in columns)} |"]
+    for method in dict.fromkeys(r.method for r in records):
+        cells = [
+            _cell([r for r in records if r.method == method and r.preset == name], name, method)
+            for name in columns
+        ]
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    seeds = sorted({r.seed for r in records})
+    rounds = sorted({int(str(r.settings["rounds"])) for r in records})
+    scales = sorted({r.scale for r in records})
+    what = [
+        f"T = {', '.join(map(str, rounds))}",
+        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}",
+    ]
+    if scales != [1.0]:
+        what.append(f"{', '.join(f'{scale:g}' for scale in scales)} of the paper's clients and participants")
+    return [*lines, "", f"{'; '.join(what)}."]
+
+
+def _cell(records: Sequence[Record], preset: str, method: str) -> str:
+    if not records:
+        return "–"
+    ours = fmean(r.participants for r in records)
+    text = f"{ours:.2f} / {fmean(r.everyone for r in records):.2f}"
+    paper = published().accuracy.get(preset, {}).get(method)
+    if paper is None:
+        return text
+    far = abs(ours - paper.mean) > paper.interval
+    return f"{f'**{text}**' if far else text} ({paper.mean:.2f} ± {paper.interval:.2f})"
+
+
+def _seconds(records: Sequence[Record]) -> list[str]:
+    lines = [
+        "| | seconds here | paper | passes | GFLOP a client | MB of memory a client | joules a client |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for r in records:
+        cost = r.cost or {}
+        paper = published().seconds.get(r.preset, {}).get(r.method)
+        joules = cost["flops"] * 5e-11 + (cost["bytes_up"] + cost["bytes_down"]) * 1e-6
+        lines.append(
+            f"| {r.method} | {r.seconds_a_round:.2f} | {'–' if paper is None else paper} "
+            f"| {cost['forward_passes']} + {cost['backward_passes']} | {cost['flops'] / 1e9:.1f} "
+            f"| {cost['memory'] / 1e6:.0f} | {joules:.1f} |"
+        )
+    first = records[0]
+    return [
+        *lines, "",
+        f"{first.preset}, {first.settings['participation']} clients a round of the paper's size, a mean over "
+        f"{first.settings['rounds']} rounds; passes, operations and memory of the client of median size. Joules are an "
+        f"estimate: 20 GFLOP a joule, 1 joule a megabyte sent.",
+    ]  # fmt: skip
+
+
+def _variations(records: Sequence[Record]) -> list[str]:
+    lines = [
+        "| experiment | method | changed | rounds | clients | seed | participants / everyone | loss |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for r in records:
+        changed = ", ".join(f"{key} {value}" for key, value in r.changes.items() if key != "rounds")
+        clients = f"{r.scale:g} of the paper's" if r.scale != 1 else "all"
+        lines.append(
+            f"| {r.preset} | {r.method} | {changed} | {r.settings['rounds']} | {clients} | {r.seed} "
+            f"| {r.participants:.2f} / {r.everyone:.2f} | {r.loss:.4f} |"
+        )
+    return lines
+
+
+def _panels(records: Sequence[Record]) -> list[Panel]:
+    seed = min(r.seed for r in records)
+    return [
+        Panel(
+            name,
+            [
+                Curve(r.method, [t for t, _ in r.curves["participants"]], _smooth(r.curves["participants"]))
+                for r in records
+                if r.preset == name and r.seed == seed
+            ],
+            "round",
+            "accuracy, mean of ten rounds",
+        )
+        for name in dict.fromkeys(r.preset for r in records)
+    ]
+
+
+def _smooth(curve: Iterable[tuple[int, float]], width: int = 10) -> list[float]:
+    values = [value for _, value in curve]
+    return [fmean(values[max(0, i - width + 1) : i + 1]) for i in range(len(values))]
+
+
+def _thin(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    return [
+        (t, v) for i, (t, v) in enumerate(curve) if len(curve) <= 20 or t % 10 == 0 or i == len(curve) - 1
+    ]
+
+
+def _data(record: Record) -> str:
+    return record.preset if record.preset == "omniglot" else record.preset.rpartition("-")[0]

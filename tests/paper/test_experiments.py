@@ -1,0 +1,175 @@
+"""The paper's experiments on a handful of invented images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import pflego
+from pflego.cli import app
+from pflego.cli.paper import _EXPERIMENTS
+from pflego.paper import cells
+from pflego.paper.cells import Cell
+from pflego.paper.experiments import EXPERIMENTS, Choice
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Something like MNIST, but tiny."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    y = np.arange(4000) % 10
+    x = (rng.random((4000, 4, 4)) * 100 + 15 * y[:, None, None]).astype(np.uint8)
+    np.savez(folder / "mnist.npz", x_train=x[:3000], y_train=y[:3000], x_test=x[3000:], y_test=y[3000:])
+    return str(folder)
+
+
+def invoke(*words: str) -> str:
+    result = CliRunner().invoke(app, ["paper", *words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_table_1_has_the_papers_84_cells_and_their_seeds() -> None:
+    assert len(EXPERIMENTS["table1"].cells(Choice())) == 84
+    assert len(EXPERIMENTS["table1"].cells(Choice(seeds=(1, 2, 3)))) == 3 * 84
+    assert len(EXPERIMENTS["omniglot"].cells(Choice())) == 8
+    chosen = EXPERIMENTS["table1"].cells(
+        Choice(datasets=["mnist"], degrees=["high", "none"], methods=["pflego", "fedavg", "pflego-common"])
+    )
+    assert [(cell.preset, cell.method) for cell in chosen] == [
+        (f"mnist-{degree}", method)
+        for degree in ("high", "none")
+        for method in ("pflego", "fedavg", "pflego-common")
+    ]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_cell_of_every_experiment_has_settings_that_are_known(name: str) -> None:
+    planned = EXPERIMENTS[name].cells(Choice())
+    assert planned
+    assert len({cell.name for cell in planned}) == len(planned)
+    for cell in planned:
+        pflego.experiment.check(cell.settings())
+
+
+def test_the_figures_vary_what_the_paper_varies() -> None:
+    tau = EXPERIMENTS["tau"].cells(Choice())
+    assert {cell.method for cell in tau} == {"pflego", "fedrecon"}
+    assert sorted({int(str(cell.settings()["steps"])) for cell in tau}) == [5, 10, 25, 50, 75, 100]
+    assert {cell.settings()["participation"] for cell in tau} == {"between:4-28"}
+    shares = EXPERIMENTS["participation"].cells(Choice())
+    assert {cell.settings()["participation"] for cell in shares} == {20, 40, 60, 100}
+    assert {cell.preset for cell in shares} == {"cifar10-high"}
+
+
+def test_the_help_knows_the_experiments_without_loading_them() -> None:
+    assert list(_EXPERIMENTS) == list(EXPERIMENTS)
+
+
+def test_cells_are_run_kept_and_read_again(
+    data_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["table1", "--datasets", "mnist", "--degrees", "high", "--rounds", "2", "--data-dir", data_dir]
+    words += ["--out", str(tmp_path)]
+    first = invoke(*words, "--methods", "pflego,fedavg")
+    assert "98.70 ± 0.21" in first
+    assert "1 of 2: mnist-high/pflego,rounds=2,seed=1" in first
+    [path] = tmp_path.glob("mnist-high/pflego*.json")
+    kept = json.loads(path.read_text())
+    assert kept["settings"]["client_lr"] == 0.189
+    assert kept["made"].keys() == {"pflego", "torch", "python", "machine"}
+    assert len(kept["curves"]["participants"]) == 2
+    history = [100 * value for _, value in kept["curves"]["participants"]]
+    assert kept["participants"] == pytest.approx(np.mean(history))
+    monkeypatch.setattr("pflego.experiment.Experiment.build", lambda *_, **__: pytest.fail("trained again"))
+    assert "98.70 ± 0.21" in invoke(*words, "--methods", "pflego,fedavg")
+
+
+def test_curves_are_drawn_and_a_page_is_written(data_dir: str, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    words = [
+        "--datasets",
+        "mnist",
+        "--degrees",
+        "high,none",
+        "--rounds",
+        "2",
+        "--data-dir",
+        data_dir,
+        "--out",
+        str(runs),
+    ]
+    invoke("curves", *words, "--methods", "pflego,pflego-auto,fedper")
+    assert (runs / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "6 results" in invoke("results", str(runs), "--out", str(tmp_path / "results.md"))
+    page = (tmp_path / "results.md").read_text()
+    assert "## mnist" in page
+    assert "(98.70 ± 0.21)" in page
+    assert "T = 2; seed 1." in page
+    assert "88 of the paper's 92 cells" in page
+    assert (tmp_path / "results-curves.png").exists()
+    assert len(json.loads((tmp_path / "results.json").read_text())) == 6
+
+
+def test_a_smaller_federation_has_fewer_clients_of_the_same_size(data_dir: str) -> None:
+    cell = Cell("mnist-high", "pflego", 1, {"rounds": 1}, scale=0.1)
+    settings = {**cell.settings(), "data_dir": data_dir}
+    few = cells._federation(settings, 0.1)
+    whole = cells._federation(settings, 1.0)
+    assert len(few) == 10
+    assert settings["participation"] == 2
+    assert list(few.sizes) == list(whole.sizes[:10])
+    with pytest.raises(pflego.UserError, match="scale must be above 0"):
+        cells._federation(settings, 1.5)
+
+
+def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(pflego.UserError, match="did you mean 'fedavg'"):
+        invoke("table1", "--methods", "fedavgg", "--out", str(tmp_path))
+    with pytest.raises(pflego.UserError, match="has no results"):
+        invoke("results", str(tmp_path), "--out", str(tmp_path / "r.md"))
+
+
+def test_settings_are_shown_as_a_settings_file(tmp_path: Path) -> None:
+    text = invoke("settings", "mnist-high")
+    assert "client_lr = 0.189" in text
+    (tmp_path / "s.toml").write_text(text)
+    assert pflego.experiment.read_settings(tmp_path / "s.toml")["algorithm"] == "pflego"
+    table = invoke("settings")
+    assert "0.189 (0.003)" in table
+    assert "fashion-mnist-none" in table
+
+
+def test_a_preset_can_be_run(data_dir: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["run", "--preset", "mnist-high", "--rounds", "1", "--data-dir", data_dir, "--out", str(out)]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0
+    settings = (out / "settings.toml").read_text()
+    assert "client_lr = 0.189" in settings
+    assert 'head_init = "uniform"' in settings
+    assert "rounds = 1\n" in settings
+
+
+def test_the_search_goes_on_and_does_not_look_at_the_test_data(data_dir: str, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'pflego[search]'")
+    words = [
+        "search",
+        "--preset",
+        "mnist-high",
+        "--rounds",
+        "1",
+        "--data-dir",
+        data_dir,
+        "--out",
+        str(tmp_path),
+    ]
+    assert "3" in invoke(*words, "--trials", "3")
+    output = invoke(*words, "--trials", "4", "--methods", "pflego")
+    assert "client_lr 0.189" in output
+    assert "4" in output
