@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 
 import numpy as np
 import pytest
@@ -82,6 +83,13 @@ def test_after_an_error_nothing_new_is_begun() -> None:
     running = len(begun)
     time.sleep(0.05)
     assert len(begun) == running < 200
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_workers_are_in_the_context_of_their_caller() -> None:
+    seen = ContextVar("seen", default=0)
+    seen.set(7)
+    assert map_in_threads(lambda _: seen.get(), range(4), size=LARGE, device=CPU) == [7] * 4
 
 
 class Wide(nn.Module):

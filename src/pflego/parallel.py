@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
 from functools import cache
 from typing import TypeVar
 
@@ -40,7 +41,7 @@ def map_in_threads(
         torch.set_num_threads(cores // side_by_side)  # of this thread alone
         return work(item)
 
-    futures = [_pool(side_by_side).submit(share, item) for item in items]
+    futures = [_pool(side_by_side).submit(copy_context().run, share, item) for item in items]
     try:
         return [future.result() for future in futures]
     finally:

@@ -106,9 +106,8 @@ class LocalEngine:
             ]
             if all(outcome.finite for outcome in outcomes):
                 return outcomes
-            problems = [
-                self.problems[position] for position in positions
-            ]  # one by one, to see whose fault it is
+            # one by one, to see whose fault it is
+            problems = [self.problems[position] for position in positions]
         return [
             self._alone(round, shared, *client) for client in zip(positions, states, problems, strict=True)
         ]
