@@ -86,6 +86,7 @@ class Record:
     curves: dict[str, list[tuple[int, float]]]
     settings: dict[str, object]
     made: dict[str, str]  # versions and machine
+    samples: int  # for training, of all clients
 
     @property
     def difference(self) -> float | None:
@@ -116,7 +117,8 @@ def run(cell: Cell, folder: Path, *, data_dir: str | None, with_cost: bool, prog
         settings["data_dir"] = data_dir
     experiment = Experiment.build(settings, federation=_federation(settings, cell.scale))
     trained = experiment.train(resume=True, progress=progress)
-    record = _record(cell, settings, trained.history, trained.cost() if with_cost else None)
+    cost = trained.cost() if with_cost else None
+    record = _record(cell, settings, trained.history, cost, trained.federation.samples)
     make_folder(kept.parent)
     write_atomically(kept, (json.dumps(asdict(record)) + "\n").encode())
     return record
@@ -139,7 +141,11 @@ def _federation(settings: Mapping[str, object], scale: float) -> Federation:
 
 
 def _record(
-    cell: Cell, settings: dict[str, object], history: Sequence[HistoryRow], cost: Cost | None
+    cell: Cell,
+    settings: dict[str, object],
+    history: Sequence[HistoryRow],
+    cost: Cost | None,
+    samples: int,
 ) -> Record:
     keys = {"loss": "loss", "participants": "participants_accuracy", "everyone": "everyone_accuracy"}
     curves = {
@@ -170,4 +176,5 @@ def _record(
             "python": platform.python_version(),
             "machine": f"{platform.system()} {platform.machine()}",
         },
+        samples=samples,
     )

@@ -19,11 +19,7 @@ _DEGREES = {
     "medium": "medium (half of the classes)",
     "none": "none (all)",
 }
-_NOTES = {
-    "emnist": "The data are a sixth of EMNIST ByClass (113,267 training images, another division into training and "
-    "test), so the figures cannot be held against the paper's one by one.",
-    "omniglot": "With the paper's split, which has rotations of one drawing on both sides, unless it says otherwise.",
-}
+_LEAK = "With the paper's split, which has rotations of one drawing on both sides, unless it says otherwise."
 
 
 def write(folder: Path, out: Path) -> int:
@@ -72,9 +68,10 @@ def page(records: Sequence[Record], out: Path) -> str:
     ]
     for data in dict.fromkeys(_data(r) for r in plain):
         lines += [f"## {data}", ""]
-        if data in _NOTES:
-            lines += [_NOTES[data], ""]
-        lines += [*_accuracies([r for r in plain if _data(r) == data]), ""]
+        own = [r for r in plain if _data(r) == data]
+        if data == "omniglot":
+            lines += [_LEAK, ""]
+        lines += [*_part_of(data, own), *_accuracies(own), ""]
     if plain:
         picture = out.with_name(f"{out.stem}-curves.png")
         draw(_panels(plain), picture)
@@ -83,15 +80,27 @@ def page(records: Sequence[Record], out: Path) -> str:
         lines += ["## Seconds a round", "", *_seconds(timed), ""]
     if varied:
         lines += ["## One thing varied", "", *_variations(varied), ""]
-    missing = [
-        f"{name} {method}"
+    missing = {
+        name: [m for m in methods(name) if not any(r.preset == name and r.method == m for r in plain)]
         for name in PRESETS
-        for method in methods(name)
-        if not any(r.preset == name and r.method == method for r in plain)
-    ]
-    if missing:
-        lines += ["## Not run", "", f"{len(missing)} of the paper's 92 cells: {', '.join(missing)}.", ""]
+    }
+    if number := sum(map(len, missing.values())):
+        lines += ["## Not run", "", f"{number} of the paper's 92 cells:", ""]
+        lines += [f"- {name}: {', '.join(absent)}" for name, absent in missing.items() if absent]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _part_of(data: str, records: Sequence[Record]) -> list[str]:
+    """Say so where the data are not the whole set."""
+    whole = published().data_sets.get(data, {}).get("train", 0)
+    most = max(r.samples for r in records if r.scale == 1) if any(r.scale == 1 for r in records) else whole
+    if data == "omniglot" or most >= whole:
+        return []
+    return [
+        f"The data are a part of the set, {most:,} of {whole:,} training images, so the figures cannot be held against "
+        f"the paper's one by one.",
+        "",
+    ]
 
 
 def _accuracies(records: Sequence[Record]) -> list[str]:
@@ -104,13 +113,9 @@ def _accuracies(records: Sequence[Record]) -> list[str]:
             for name in columns
         ]
         lines.append(f"| {method} | {' | '.join(cells)} |")
-    seeds = sorted({r.seed for r in records})
     rounds = sorted({int(str(r.settings["rounds"])) for r in records})
     scales = sorted({r.scale for r in records})
-    what = [
-        f"T = {', '.join(map(str, rounds))}",
-        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}",
-    ]
+    what = [f"T = {', '.join(map(str, rounds))}", "one seed where it says nothing else"]
     if scales != [1.0]:
         what.append(f"{', '.join(f'{scale:g}' for scale in scales)} of the paper's clients and participants")
     return [*lines, "", f"{'; '.join(what)}."]
@@ -121,6 +126,8 @@ def _cell(records: Sequence[Record], preset: str, method: str) -> str:
         return "–"
     ours = fmean(r.participants for r in records)
     text = f"{ours:.2f} / {fmean(r.everyone for r in records):.2f}"
+    if len(records) > 1:
+        text += f", {len(records)} seeds"
     paper = published().accuracy.get(preset, {}).get(method)
     if paper is None:
         return text
