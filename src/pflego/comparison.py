@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 from pflego.algorithms import ALGORITHMS
-from pflego.checkpoint import Settings
+from pflego.checkpoint import HistoryRow, Settings
 from pflego.cost import Cost
 from pflego.errors import UserError, unknown
 from pflego.evaluation import worst_tenth
@@ -19,6 +19,15 @@ from pflego.plots import Curve, Panel, draw
 from pflego.run import Run
 
 LAST = 10  # the participants' figure is a mean over the last ten rounds, as in the paper's tables
+
+
+def curves_of(history: Sequence[HistoryRow], metric: str) -> dict[str, list[tuple[int, float]]]:
+    """(round, value) of loss, participants and everyone, where they are known."""
+    keys = {"loss": "loss", "participants": f"participants_{metric}", "everyone": f"everyone_{metric}"}
+    return {
+        name: [(int(row["round"] or 0), value) for row in history if (value := row.get(key)) is not None]
+        for name, key in keys.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -46,15 +55,7 @@ class Entry:
         """Sum up a run."""
         task, history = run.federation.task, run.history
         figures = [figure for score in run.scores() if (figure := score.figure(task)) is not None]
-        keys = {
-            "loss": "loss",
-            "participants": f"participants_{task.metric}",
-            "everyone": f"everyone_{task.metric}",
-        }
-        curves = {
-            name: [(int(row["round"] or 0), value) for row in history if (value := row.get(key)) is not None]
-            for name, key in keys.items()
-        }
+        curves = curves_of(history, task.metric)
         everyone, participants = ([v for _, v in curves[name]] for name in ("everyone", "participants"))
         total = {key: sum(row[key] or 0 for row in history) for key in ("bytes_up", "bytes_down", "seconds")}
         return cls(

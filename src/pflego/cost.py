@@ -92,13 +92,10 @@ def measure(
     (1, 50, True)
     """
     place = devices.resolve(device, model.dtype)
-    outputs = federation.outputs
-    if algorithm.label_space == "local" and federation.most_classes:
-        outputs = federation.most_classes
     problems = Problems(
         federation, model.to(place), place, Streaming(batch_size, memory), algorithm.label_space
     )
-    shared = to(algorithm.init_shared(model, outputs, seed), place)
+    shared = to(algorithm.init_shared(model, problems.outputs, seed), place)
     position = median_client(federation)
     first = Problems(federation, model, labels=algorithm.label_space)[position]
     state = to(algorithm.init_state(first, seed), place)

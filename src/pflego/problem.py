@@ -221,6 +221,13 @@ class Problems:
         classes = torch.tensor(self.federation.classes or [], dtype=torch.long)
         return LabelSpace(self.labels, classes, self.federation.most_classes)
 
+    @property
+    def outputs(self) -> int:
+        """How many outputs a model that everybody shares has."""
+        if self.labels == "local" and self.federation.most_classes:
+            return self.federation.most_classes
+        return self.federation.outputs
+
     def size(self, positions: Sequence[int]) -> float:
         """How much work a pass over the data of some clients is: multiplications, in a dense network."""
         return float(self.federation.sizes[positions].sum()) * sum(self.model.sizes.values())

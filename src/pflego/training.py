@@ -138,12 +138,9 @@ def train(
     }
     folder = None if out is None else RunFolder(Path(out))
     begin = _begin(folder, settings, resume=resume, keep_states=states == "memory")
-    if begin is None:
-        outputs = federation.outputs
-        if algorithm.label_space == "local" and federation.most_classes:
-            outputs = federation.most_classes
-        begin = Checkpoint(0, algorithm.init_shared(model, outputs, seed), {}, {}, [])
     problems = Problems(federation, model.to(place), place, streaming, algorithm.label_space)
+    if begin is None:
+        begin = Checkpoint(0, algorithm.init_shared(model, problems.outputs, seed), {}, {}, [])
     first = Problems(
         federation, model, labels=algorithm.label_space
     )  # first states are made, and kept, on the CPU

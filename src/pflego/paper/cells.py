@@ -13,14 +13,13 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from pflego.checkpoint import HistoryRow
+from pflego.comparison import LAST, curves_of
 from pflego.cost import Cost
 from pflego.errors import UserError, unknown
 from pflego.experiment import Experiment, load_data
 from pflego.federation import Federation
 from pflego.files import make_folder, write_atomically
 from pflego.paper import PRESETS, methods, preset, published
-
-LAST = 10  # a table's entry is the mean over so many last rounds
 
 # What goes beyond the paper: PFLEGO with the rates of its theory, and with a common head.
 VARIANTS: dict[str, dict[str, object]] = {
@@ -147,10 +146,9 @@ def _record(
     cost: Cost | None,
     samples: int,
 ) -> Record:
-    keys = {"loss": "loss", "participants": "participants_accuracy", "everyone": "everyone_accuracy"}
     curves = {
-        name: [(int(row["round"] or 0), round(v, 5)) for row in history if (v := row.get(key)) is not None]
-        for name, key in keys.items()
+        name: [(t, round(value, 5)) for t, value in curve]
+        for name, curve in curves_of(history, "accuracy").items()
     }
     last = [100 * value for _, value in curves["participants"][-LAST:]]
     cells = published().accuracy.get(cell.preset, {})

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
+from pflego.cost import Cost, Energy
 from pflego.errors import UserError
 from pflego.files import write_atomically
 from pflego.paper import PRESETS, methods, published
@@ -141,20 +142,19 @@ def _seconds(records: Sequence[Record]) -> list[str]:
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for r in records:
-        cost = r.cost or {}
+        cost = Cost(**(r.cost or {}))
         paper = published().seconds.get(r.preset, {}).get(r.method)
-        joules = cost["flops"] * 5e-11 + (cost["bytes_up"] + cost["bytes_down"]) * 1e-6
         lines.append(
             f"| {r.method} | {r.seconds_a_round:.2f} | {'–' if paper is None else paper} "
-            f"| {cost['forward_passes']} + {cost['backward_passes']} | {cost['flops'] / 1e9:.1f} "
-            f"| {cost['memory'] / 1e6:.0f} | {joules:.1f} |"
+            f"| {cost.forward_passes} + {cost.backward_passes} | {cost.flops / 1e9:.1f} "
+            f"| {cost.memory / 1e6:.0f} | {cost.joules():.1f} |"
         )
     first = records[0]
     return [
         *lines, "",
         f"{first.preset}, {first.settings['participation']} clients a round of the paper's size, a mean over "
         f"{first.settings['rounds']} rounds; passes, operations and memory of the client of median size. Joules are an "
-        f"estimate: 20 GFLOP a joule, 1 joule a megabyte sent.",
+        f"estimate: {Energy()}.",
     ]  # fmt: skip
 
 

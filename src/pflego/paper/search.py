@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from pflego.comparison import LAST
 from pflego.data.validation import hold_out
 from pflego.experiment import Experiment, load_data
+from pflego.files import make_folder
 from pflego.paper import published
-from pflego.paper.cells import LAST, Cell
+from pflego.paper.cells import Cell
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -67,7 +70,7 @@ def search(
         figures = [value for row in run.history if (value := row.get("participants_accuracy")) is not None]
         return fmean(figures[-LAST:])
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     study: Study = optuna.create_study(
         study_name=f"{preset} {method} seed {seed} {sorted((changes or {}).items())}",
         storage=f"sqlite:///{folder / 'search.db'}",
@@ -75,9 +78,7 @@ def search(
         direction="maximize",
         load_if_exists=True,
     )
-    wanted = 1
-    for values in space.values():
-        wanted *= len(values)
+    wanted = prod(len(values) for values in space.values())
     left = min(trials or wanted, wanted) - len(study.trials)
     if left > 0:
         study.optimize(objective, n_trials=left)
