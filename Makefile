@@ -12,7 +12,7 @@ help:  ## what can be made
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fast,report,plots,search,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 demo: $(READY)  ## train a federation of handwritten digits and show what federating gains and costs

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pflego.data import load as load
     from pflego.errors import FolderError as FolderError
     from pflego.errors import UserError as UserError
+    from pflego.experiment import open_run as open_run
     from pflego.federation import Client as Client
     from pflego.federation import Federation as Federation
     from pflego.model import Model as Model
@@ -66,6 +67,7 @@ _HOMES = {
     "pflego.callbacks": ["Callback"],
     "pflego.data": ["load"],
     "pflego.errors": ["FolderError", "UserError"],
+    "pflego.experiment": ["open_run"],
     "pflego.federation": ["Client", "Federation"],
     "pflego.model": ["Model"],
     "pflego.participation": ["Between", "Binomial", "Everyone", "Fixed"],

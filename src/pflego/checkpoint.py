@@ -3,6 +3,7 @@
     settings.toml            everything, resolved
     metrics.jsonl            the history, a line a round
     checkpoint/
+      clients.jsonl          every client's figure, a line an evaluation of everyone
       server.safetensors     round t, the shared weights, the server's optimiser
       states/<t>.safetensors the states of the clients that changed in the rounds up to t since the file before
     report.html
@@ -19,12 +20,14 @@ import os
 import platform
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import version
+from itertools import takewhile
+from math import inf
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -36,6 +39,7 @@ from pflego.files import make_folder, read_some, read_tensors, write_atomically,
 from pflego.weights import Weights
 
 HistoryRow: TypeAlias = dict[str, float | int | None]
+Evaluations: TypeAlias = dict[int, list[float | None]]  # by round: the metric of every client
 Settings: TypeAlias = dict[str, object]
 
 RECORD = "record"  # the table of settings.toml that nobody sets: versions and fingerprints
@@ -51,6 +55,7 @@ class Checkpoint:
     server: Weights
     states: dict[str, Weights]  # by str(id)
     history: list[HistoryRow]
+    evaluations: Evaluations
 
 
 class RunFolder:
@@ -60,10 +65,10 @@ class RunFolder:
         self.path = path
         self._server = path / "checkpoint" / "server.safetensors"
         self._states = path / "checkpoint" / "states"
-        self._metrics = path / "metrics.jsonl"
+        self._metrics = _Lines(path / "metrics.jsonl")
+        self._clients = _Lines(path / "checkpoint" / "clients.jsonl")
         self._newest: dict[str, int] = {}  # the round of the file with a client's newest state
         self._needed: Counter[int] = Counter()  # how many clients need the file of a round
-        self._written = blake2b(digest_size=16)  # over the lines of metrics.jsonl
 
     @property
     def exists(self) -> bool:
@@ -81,7 +86,7 @@ class RunFolder:
             )
         make_folder(self.path)
         make_folder(self._states)
-        self._forget_beyond(0, [])
+        self._forget_beyond(0)
         self._write_settings(settings)
 
     def resume(self, settings: Settings, *, keep_states: bool = True) -> Checkpoint | None:
@@ -99,10 +104,7 @@ class RunFolder:
                 f"{self.path} is already at round {checkpoint.round}, past the {rounds} asked for"
             )
         make_folder(self._states)
-        if checkpoint is None:
-            self._forget_beyond(0, [])
-        else:
-            self._forget_beyond(checkpoint.round, checkpoint.history)
+        self._forget_beyond(0 if checkpoint is None else checkpoint.round)
         self._write_settings({**old, **{key: settings[key] for key in _MAY_DIFFER & settings.keys()}})
         return checkpoint
 
@@ -134,17 +136,22 @@ class RunFolder:
                     states.update(changed)
                 self._track(changed, int(file.stem))
         parts = _split(tensors)
-        history = self._history(round, facts.get("history", ""))
-        return Checkpoint(round, parts.get("shared", {}), parts.get("server", {}), states, history)
+        history: list[HistoryRow] = self._metrics.read(round, facts.get("history", ""))
+        evaluated = self._clients.read(round, facts.get("clients", ""))
+        return Checkpoint(
+            round,
+            parts.get("shared", {}),
+            parts.get("server", {}),
+            states,
+            history,
+            {row["round"]: row["figures"] for row in evaluated},
+        )
 
-    def append(self, row: HistoryRow) -> None:
-        """Add a round to metrics.jsonl, at once."""
-        line = _line(row)
-        self._written.update(line)
-        with self._metrics.open("ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+    def append(self, row: HistoryRow, figures: Sequence[float | None] | None = None) -> None:
+        """Add a round to metrics.jsonl, at once, and every client's figure, where they were evaluated."""
+        if figures is not None:
+            self._clients.append({"round": row["round"], "figures": list(figures)})
+        self._metrics.append(row)
 
     def state(self, id: ClientId) -> Weights | None:
         """Read one client's newest state; None if it has none here."""
@@ -157,7 +164,7 @@ class RunFolder:
         named = {str(id): state for id, state in changed.items() if state}
         if named:
             write_tensors(self._state_file(round), _join(named), {"round": str(round)})
-        facts = {"round": str(round), "history": self._written.hexdigest()}
+        facts = {"round": str(round), "history": self._metrics.digest, "clients": self._clients.digest}
         write_tensors(self._server, _join({"shared": shared, "server": server}), facts)
         for spent in self._track(named, round):
             self._state_file(spent).unlink(missing_ok=True)
@@ -176,26 +183,66 @@ class RunFolder:
     def _state_files(self) -> list[Path]:
         return sorted(file for file in self._states.glob("*.safetensors") if file.stem.isdigit())
 
-    def _history(self, rounds: int, digest: str) -> list[HistoryRow]:
-        lines = (
-            self._metrics.read_bytes().splitlines(keepends=True)[:rounds] if self._metrics.exists() else []
-        )
-        self._written = blake2b(b"".join(lines), digest_size=16)
-        if self._written.hexdigest() != digest:
-            raise FolderError(
-                f"{self._metrics} is damaged and was left as it is: "
-                f"its first {rounds} lines are not those of the checkpoint"
-            )
-        return [json.loads(line) for line in lines]
-
-    def _forget_beyond(self, round: int, history: list[HistoryRow]) -> None:
+    def _forget_beyond(self, round: int) -> None:
         for file in self._state_files():
             if int(file.stem) > round:
                 file.unlink()
-        write_atomically(self._metrics, b"".join(map(_line, history)))
+        self._metrics.cut(round)
+        self._clients.cut(round)
 
     def _write_settings(self, settings: Settings) -> None:
         write_atomically(self.path / "settings.toml", tomli_w.dumps(_plain(settings)).encode())
+
+
+class _Lines:
+    """A file of JSON, a line a round or fewer, in the order of rounds; what is added is on disk at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written = blake2b(digest_size=16)
+
+    @property
+    def digest(self) -> str:
+        """Of all lines so far."""
+        return self._written.hexdigest()
+
+    def append(self, row: Mapping[str, object]) -> None:
+        """Add a line."""
+        line = json.dumps(row).encode() + b"\n"
+        self._written.update(line)
+        with self._path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read(self, rounds: int, digest: str) -> list[dict[str, Any]]:
+        """The lines of the rounds up to one, which must be those of the digest. Nothing is changed."""
+        lines = self._upto(rounds)
+        self._written = blake2b(b"".join(lines), digest_size=16)
+        if self.digest != digest:
+            raise FolderError(
+                f"{self._path} is damaged and was left as it is: "
+                f"its lines up to round {rounds} are not those of the checkpoint"
+            )
+        return [json.loads(line) for line in lines]
+
+    def cut(self, rounds: int) -> None:
+        """Drop the lines of later rounds."""
+        lines = self._upto(rounds)
+        self._written = blake2b(b"".join(lines), digest_size=16)
+        write_atomically(self._path, b"".join(lines))
+
+    def _upto(self, rounds: int) -> list[bytes]:
+        """The first lines that are whole and of a round not above this one."""
+        lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
+        return list(takewhile(lambda line: _round_of(line) <= rounds, lines))
+
+
+def _round_of(line: bytes) -> float:
+    try:
+        return float(json.loads(line)["round"])
+    except (ValueError, TypeError, KeyError):
+        return inf  # half a line, or none of ours
 
 
 def record(federation: str, model: str) -> dict[str, str]:
@@ -233,10 +280,6 @@ def _differences(old: Settings, new: Settings) -> list[str]:
         if was.get(key) != now.get(key):
             words.append(f"{what} are not the same")
     return words
-
-
-def _line(row: HistoryRow) -> bytes:
-    return json.dumps(row).encode() + b"\n"
 
 
 def _quoted(name: str) -> str:

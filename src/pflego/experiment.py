@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pflego import device as devices
 from pflego import models
 from pflego.algorithms import ALGORITHMS, Algorithm
 from pflego.callbacks import Callback
-from pflego.checkpoint import RECORD, Settings
+from pflego.checkpoint import RECORD, RunFolder, Settings
 from pflego.data import load
-from pflego.errors import UserError, unknown
+from pflego.engines.local import LocalEngine
+from pflego.errors import FolderError, UserError, unknown
 from pflego.federation import Federation
 from pflego.model import Model
 from pflego.participation import parse
+from pflego.problem import Problems, Streaming
 from pflego.replies import Speed
 from pflego.run import Run
-from pflego.training import train
+from pflego.training import kept_states, train
+from pflego.weights import to
+
+T = TypeVar("T")
 
 DEFAULTS: Settings = {
     "data": "digits",
@@ -100,6 +106,66 @@ class Experiment:
         )
 
 
+def open_run(
+    folder: str | Path,
+    *,
+    federation: Federation | None = None,
+    model: Model | None = None,
+    algorithm: Algorithm | None = None,
+    device: str = "auto",
+) -> Run:
+    """Open a run's folder again: its weights, states and history, as after its last checkpoint.
+
+    Federation, model and method are made again from the run's settings; one that was made in Python and has no name
+    there must be given. Nothing in the folder is changed.
+    """
+    files = RunFolder(Path(folder))
+    if not files.exists:
+        raise FolderError(f"{folder} holds no run")
+    settings: dict[str, Any] = files.settings()
+    made_with = settings.pop(RECORD, {})
+    begin = files.load()
+    if begin is None:
+        raise FolderError(f"{folder} holds a run without a checkpoint yet: go on with pflego run --resume")
+    federation = federation or _again("federation", lambda: load_data({"data": settings["data"], **settings}))
+    shape = tuple(federation[0].x_train.shape[1:])
+    model = model or _again(
+        "model", lambda: models.build(settings["model"], shape, seed=settings.get("model_seed", 0))
+    )
+    algorithm = algorithm or _again("algorithm", lambda: _algorithm(settings))
+    for what, ours in [("federation", federation.fingerprint()), ("model", model.fingerprint())]:
+        if made_with.get(what) != ours:
+            raise FolderError(
+                f"{folder} was made with another {what}: its data or first weights have changed"
+            )
+    place = devices.resolve(device, model.dtype)
+    streaming = Streaming(settings.get("batch_size"), settings.get("memory", "keep"))
+    problems = Problems(federation, model.to(place), place, streaming, algorithm.label_space)
+    states = kept_states(federation, model, algorithm, settings["seed"], begin)
+    return Run(
+        problems=problems,
+        algorithm=algorithm,
+        shared=to(begin.shared, place),
+        states=states,
+        settings={**settings, RECORD: made_with},
+        engine=LocalEngine(problems, algorithm, states),
+        history=begin.history,
+        evaluations=begin.evaluations,
+        folder=files.path,
+    )
+
+
+def _again(what: str, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except (UserError, KeyError) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else error
+        raise UserError(
+            f"the run's {what} cannot be made again from its settings ({why}); "
+            f"if it was made in Python, open the run there: pflego.open_run(folder, {what}=...)"
+        ) from error
+
+
 def load_data(given: Mapping[str, object]) -> Federation:
     """Load the federation of some settings."""
     settings: dict[str, Any] = {**DEFAULTS, **given}
@@ -116,14 +182,19 @@ def check(given: Mapping[str, object]) -> Algorithm:
     for name, kind in _KINDS.items():
         if name in settings and type(settings[name]) is not kind:
             raise UserError(f"{name} must be {_WORDS[kind]}, not {settings[name]!r}")
-    if (method := settings["algorithm"].lower()) not in ALGORITHMS:
-        raise unknown("algorithm", method, ALGORITHMS)
-    own = {field.name for field in fields(ALGORITHMS[method])}
-    algorithm = ALGORITHMS[method](**{key: value for key, value in settings.items() if key in own})
-    known = {*DEFAULTS, *_OPTIONAL, *own}
+    algorithm = _algorithm(settings)
+    known = {*DEFAULTS, *_OPTIONAL, *(field.name for field in fields(algorithm))}
     for name in settings.keys() - known:
         raise _unknown_setting(name, algorithm, known)
     return algorithm
+
+
+def _algorithm(settings: Mapping[str, Any]) -> Algorithm:
+    """The method that settings name, with those of them that are its own."""
+    if (method := settings["algorithm"].lower()) not in ALGORITHMS:
+        raise unknown("algorithm", method, ALGORITHMS)
+    own = {field.name for field in fields(ALGORITHMS[method])}
+    return ALGORITHMS[method](**{key: value for key, value in settings.items() if key in own})
 
 
 def _unknown_setting(name: str, algorithm: Algorithm, known: set[str]) -> UserError:

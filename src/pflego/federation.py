@@ -160,6 +160,30 @@ class Federation:
         )
         return self
 
+    @classmethod
+    def elsewhere(
+        cls,
+        ids: Sequence[ClientId],
+        *,
+        sizes: npt.ArrayLike,
+        classes: Sequence[int] | None,
+        outputs: int,
+        most_classes: int | None = None,
+        source: Mapping[str, object] | None = None,
+    ) -> Federation:
+        """Make a federation whose data are not here and cannot be asked for: what a server knows of its clients.
+
+        Parameters are those of `lazy`; `outputs` is how many outputs a model for everybody has.
+        """
+
+        def refuse(id: ClientId) -> Client:
+            raise UserError(f"the data of client {id!r} are not on this machine")
+
+        self = cls.lazy(ids, refuse, sizes=sizes, classes=classes, most_classes=most_classes, source=source)
+        self.remote = True
+        self.outputs = outputs
+        return self
+
     def _set(
         self,
         ids: Sequence[ClientId],
@@ -176,6 +200,7 @@ class Federation:
             twice = names.most_common(1)[0][0]
             raise UserError(f"two clients are called {twice!r}: every client needs an id of its own")
         self.ids = ids
+        self.remote = False  # whether the data are elsewhere and cannot be looked at
         self.sizes = sizes
         self.most_classes = most_classes
         self.samples = int(sizes.sum())
@@ -222,6 +247,8 @@ class Federation:
         names = repr(self.ids) if isinstance(self.ids, range) else "\0".join(map(str, self.ids))
         digest.update(names.encode())
         digest.update(self.sizes.astype(np.int64).tobytes())
+        if self.remote:
+            return digest.hexdigest()
         first = self[0]
         for tensor in (first.x_train, first.y_train, first.x_test, first.y_test):
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())

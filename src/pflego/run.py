@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pflego.algorithms.base import Algorithm
-from pflego.checkpoint import HistoryRow, Settings
+from pflego.checkpoint import Evaluations, HistoryRow, Settings
+from pflego.engines.base import Engine
+from pflego.engines.local import LocalEngine
 from pflego.evaluation import Row, Score
 from pflego.federation import ClientId, Federation
 from pflego.model import Model, PersonalModel
-from pflego.parallel import map_in_threads
-from pflego.participation import parse
-from pflego.problem import Problem, Problems
+from pflego.participation import cohort, parse
+from pflego.problem import Problems
 from pflego.weights import Weights, to
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Run:
         fallbacks (participants whose head steps went uphill).
         In regression, rmse takes the place of accuracy. None where there is nothing to say: nobody took part,
         or nobody who did has test data.
+    evaluations
+        By the rounds where everyone was evaluated: every client's accuracy (rmse), in the order of the federation.
     """
 
     problems: Problems
@@ -47,7 +50,9 @@ class Run:
     shared: Weights
     states: Mapping[ClientId, Weights]
     settings: Settings
+    engine: Engine
     history: list[HistoryRow] = field(default_factory=list)
+    evaluations: Evaluations = field(default_factory=dict)
     folder: Path | None = None
 
     @property
@@ -79,19 +84,19 @@ class Run:
 
     def scores(self, *, adapt: bool = False) -> list[Score]:
         """Give every client's test result, in the order of the federation."""
+        return self.engine.scores(self.shared, adapt=adapt)
 
-        def score(position: int) -> Score:
-            problem = self.problems[position]
-            return problem.test(self._personal(problem, adapt=adapt))
-
-        everyone = range(len(self.federation))
-        size = self.problems.size(everyone)
-        return map_in_threads(score, everyone, size=size, device=self.problems.device)
+    def participants(self, round: int) -> list[ClientId]:
+        """Who was asked to take part in a round, drawn again from the seed."""
+        process, seed = parse(str(self.settings["participation"])), int(str(self.settings["seed"]))
+        drawn = cohort(process, len(self.federation), seed=seed, round=round)
+        return [self.federation.ids[position] for position in drawn]
 
     def personal_model(self, id: ClientId) -> PersonalModel:
         """Build a client's own model, backbone and head, as a module."""
         problem = self.problems[self.federation.position(id)]
-        return self.model.personal(self._personal(problem), problem.outputs, problem.classes)
+        weights = LocalEngine(self.problems, self.algorithm, self.states).personal(self.shared, problem)
+        return self.model.personal(weights, problem.outputs, problem.classes)
 
     def cost(self, id: ClientId | None = None) -> Cost:
         """Measure what a round costs a client with the present weights: the one of median size, if none is named."""
@@ -113,9 +118,3 @@ class Run:
         from pflego.report import write_report
 
         return write_report(self, Path(path))
-
-    def _personal(self, problem: Problem, *, adapt: bool = False) -> Weights:
-        state = to(self.states[problem.client.id], problem.device)
-        if adapt:
-            state = self.algorithm.adapt(self.shared, state, problem)
-        return self.algorithm.personal(self.shared, state, problem)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -15,7 +15,8 @@ from pflego import device as devices
 from pflego.algorithms.base import Algorithm, Missing, Round
 from pflego.callbacks import Callback, watching
 from pflego.checkpoint import RECORD, Checkpoint, HistoryRow, RunFolder, Settings, record
-from pflego.engines.local import LocalEngine, Outcome, seconds_of
+from pflego.engines.base import Engine, Outcome, seconds_of
+from pflego.engines.local import LocalEngine
 from pflego.errors import UserError, check_choice, check_positive
 from pflego.evaluation import pooled
 from pflego.federation import ClientId, Federation
@@ -28,6 +29,8 @@ from pflego.run import Run
 from pflego.states import States
 from pflego.task import Task
 from pflego.weights import Weights, nbytes, to
+
+EngineMaker: TypeAlias = Callable[[Problems, Algorithm, Mapping[ClientId, Weights]], Engine]
 
 _CHECK_SAMPLES = 8  # how many samples the backbone is tried on before training
 
@@ -56,6 +59,7 @@ def train(
     device: str | torch.device = "auto",
     checkpoint_every: int = 1,
     states: Literal["memory", "disk"] = "memory",
+    engine: EngineMaker | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> Run:
@@ -98,6 +102,8 @@ def train(
         Rounds between checkpoints. An interrupted run loses at most these, and does them again.
     states
         Where clients' states are held: in "memory", or on "disk", in `out`, for more clients than memory holds.
+    engine
+        Where client work runs: makes an engine of problems, algorithm and states. None: in this process.
     callbacks
         Told of the start, every round and the end.
     progress
@@ -116,7 +122,8 @@ def train(
         raise UserError(f"algorithm must be a method like PFLEGO(steps=50), not {algorithm!r}")
     participation.check(len(federation))
     place = devices.resolve(device, model.dtype)
-    model.check(federation[0].x_train[:_CHECK_SAMPLES])
+    if not federation.remote:
+        model.check(federation[0].x_train[:_CHECK_SAMPLES])
     settings: Settings = {
         **federation.source,
         **model.source,
@@ -140,36 +147,30 @@ def train(
     begin = _begin(folder, settings, resume=resume, keep_states=states == "memory")
     problems = Problems(federation, model.to(place), place, streaming, algorithm.label_space)
     if begin is None:
-        begin = Checkpoint(0, algorithm.init_shared(model, problems.outputs, seed), {}, {}, [])
-    first = Problems(
-        federation, model, labels=algorithm.label_space
-    )  # first states are made, and kept, on the CPU
-    kept = States(
+        begin = Checkpoint(0, algorithm.init_shared(model, problems.outputs, seed), {}, {}, [], {})
+    kept = kept_states(
         federation,
-        lambda id: algorithm.init_state(first[federation.position(id)], seed),
+        model,
+        algorithm,
+        seed,
+        begin,
         stored=folder.state if folder is not None and states == "disk" else None,
     )
-    if begin.states:
-        kept.update({id: begin.states[str(id)] for id in federation.ids if str(id) in begin.states})
     run = Run(
         problems=problems,
         algorithm=algorithm,
         shared=to(begin.shared, place),
         states=kept,
         settings=settings,
+        engine=engine(problems, algorithm, kept)
+        if engine is not None
+        else LocalEngine(problems, algorithm, kept, together=network.lossless and missing == "zero"),
         history=begin.history,
+        evaluations=begin.evaluations,
         folder=None if folder is None else folder.path,
     )
-    loop = _Loop(
-        run,
-        LocalEngine(problems, algorithm, kept, together=network.lossless and missing == "zero"),
-        participation,
-        network,
-        missing,
-        seed,
-        to(begin.server, place),
-    )
-    if begin.round == 0:
+    loop = _Loop(run, participation, network, missing, seed, to(begin.server, place))
+    if begin.round == 0 and not federation.remote:
         loop.warn()
     if progress or (progress is None and Progress.in_terminal()):
         callbacks = [*callbacks, Progress()]
@@ -181,10 +182,12 @@ def train(
             unsaved.update(changed)
             last = number == rounds and evaluate_every is not None
             if last or (evaluate_every and number % evaluate_every == 0):
-                row[f"everyone_{federation.task.metric}"] = pooled(run.scores(), federation.task)
+                scores = run.scores()
+                row[f"everyone_{federation.task.metric}"] = pooled(scores, federation.task)
+                run.evaluations[number] = [score.figure(federation.task) for score in scores]
             run.history.append(row)
             if folder is not None:
-                folder.append(row)
+                folder.append(row, run.evaluations.get(number))
                 if number == rounds or number % checkpoint_every == 0:
                     folder.save(number, run.shared, loop.server, unsaved)
                     unsaved.clear()
@@ -194,12 +197,27 @@ def train(
     return run
 
 
+def kept_states(
+    federation: Federation,
+    model: Model,
+    algorithm: Algorithm,
+    seed: int,
+    begin: Checkpoint,
+    *,
+    stored: Callable[[ClientId], Weights | None] | None = None,
+) -> States:
+    """The clients' states as of a checkpoint; those of clients never visited are made when asked for, on the CPU."""
+    first = Problems(federation, model, labels=algorithm.label_space)
+    kept = States(federation, lambda id: algorithm.init_state(first[federation.position(id)], seed), stored)
+    kept.update({id: begin.states[str(id)] for id in federation.ids if str(id) in begin.states})
+    return kept
+
+
 @dataclass
 class _Loop:
     """What happens in a round."""
 
     run: Run
-    engine: LocalEngine
     participation: Participation
     network: Network
     missing: Missing
@@ -211,7 +229,7 @@ class _Loop:
         run, federation = self.run, self.run.federation
         chosen = self._cohort(number)
         round = self._round(number, chosen)
-        outcomes = self.engine.run(round, run.shared, chosen)
+        outcomes = run.engine.run(round, run.shared, chosen)
         sound = [outcome for outcome in outcomes if outcome.finite]  # the others did nothing that can be used
         arrived = [outcome for outcome in sound if self._arrives(outcome, number)]
         replies = list({id(outcome.reply): outcome.reply for outcome in arrived}.values())
@@ -222,14 +240,14 @@ class _Loop:
         seconds = time.perf_counter() - began
         row: HistoryRow = {
             "round": number,
-            "participants": len(outcomes),
+            "participants": len(chosen),
             **_figures(sound, federation.task),
             "seconds": seconds_of(outcomes) + seconds,
             "bytes_up": sum(nbytes(outcome.reply.message) for outcome in arrived),
             "bytes_down": bytes_down,
             "forward_passes": max((outcome.forward_passes for outcome in outcomes), default=0),
             "backward_passes": max((outcome.backward_passes for outcome in outcomes), default=0),
-            "missing": len(sound) - len(arrived),
+            "missing": len(chosen) - len(outcomes) + len(sound) - len(arrived),
             "rejected": len(outcomes) - len(sound),
             "fallbacks": sum(outcome.fallbacks for outcome in sound),
         }
@@ -238,8 +256,8 @@ class _Loop:
     def warn(self) -> None:
         """Say once what looks wrong before the first round."""
         if chosen := self._cohort(1):
-            problem = self.engine.problems[chosen[0]]
-            state = to(self.engine.states[problem.client.id], problem.device)
+            problem = self.run.problems[chosen[0]]
+            state = to(self.run.states[problem.client.id], problem.device)
             words = self.run.algorithm.warn(self._round(1, chosen), self.run.shared, state, problem)
             if words:
                 warnings.warn(words, RateWarning, stacklevel=3)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import Result
 from PIL import Image
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import pflego
 from pflego.cli import app, main

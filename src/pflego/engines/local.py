@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
 import torch
 
 from pflego.algorithms.base import Algorithm, Reply, Round, Update
+from pflego.engines.base import Outcome
 from pflego.evaluation import Score
 from pflego.federation import ClientId
 from pflego.parallel import map_in_threads
@@ -21,25 +22,6 @@ _SMALL = 256  # clients of up to so many samples go through the backbone togethe
 _MANY = 50  # where a cohort has at least so many of them,
 _TOGETHER = 2048  # up to so many samples at a time,
 _WORK = 4e8  # and so many multiplications: the activations of all are in memory at once
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one client's work in a round."""
-
-    position: int  # of the client in the federation
-    client: ClientId
-    samples: int
-    reply: Reply  # the same for clients that worked together
-    state: Weights
-    loss: float
-    score: Score
-    seconds: float
-    worker: int  # which thread did the work
-    forward_passes: int
-    backward_passes: int
-    fallbacks: int
-    finite: bool  # fit for use: no infinity and no NaN in what was sent, kept or measured
 
 
 @dataclass(frozen=True)
@@ -58,6 +40,24 @@ class LocalEngine:
     algorithm: Algorithm
     states: Mapping[ClientId, Weights]
     together: bool = True
+
+    def personal(self, shared: Weights, problem: Problem, *, adapt: bool = False) -> Weights:
+        """The weights of a client's own model, its state first made ready for the shared weights if asked to."""
+        state = to(self.states[problem.client.id], problem.device)
+        if adapt:
+            state = self.algorithm.adapt(shared, state, problem)
+        return self.algorithm.personal(shared, state, problem)
+
+    def scores(self, shared: Weights, *, adapt: bool = False) -> list[Score]:
+        """Try every client's model on its own test data, in the order of the federation."""
+
+        def score(position: int) -> Score:
+            problem = self.problems[position]
+            return problem.test(self.personal(shared, problem, adapt=adapt))
+
+        everyone = range(len(self.problems.federation))
+        size = self.problems.size(everyone)
+        return map_in_threads(score, everyone, size=size, device=self.problems.device)
 
     def run(self, round: Round, shared: Weights, cohort: Sequence[int]) -> list[Outcome]:
         """Let every client of the cohort do its work; outcomes in the order of the federation."""
@@ -151,11 +151,3 @@ class LocalEngine:
             fallbacks=update.fallbacks,
             finite=sound and isfinite(loss) and is_finite(update.state),
         )
-
-
-def seconds_of(outcomes: Iterable[Outcome]) -> float:
-    """How long the clients' work took: as long as that of the busiest worker, evaluation left out."""
-    busy: dict[int, float] = {}
-    for outcome in outcomes:
-        busy[outcome.worker] = busy.get(outcome.worker, 0.0) + outcome.seconds
-    return max(busy.values(), default=0.0)
