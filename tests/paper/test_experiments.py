@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import pflego
 from pflego.cli import app
 from pflego.cli.paper import _EXPERIMENTS
-from pflego.paper import cells
+from pflego.paper import cells, published
 from pflego.paper.cells import Cell
 from pflego.paper.experiments import EXPERIMENTS, Choice
 
@@ -115,6 +115,30 @@ def test_curves_are_drawn_and_a_page_is_written(data_dir: str, tmp_path: Path) -
     assert "88 of the paper's 92 cells" in page
     assert (tmp_path / "results-curves.png").exists()
     assert len(json.loads((tmp_path / "results.json").read_text())) == 6
+
+
+def test_seconds_a_round_stand_beside_the_papers_with_passes_and_operations(tmp_path: Path) -> None:
+    drawings = np.arange(50 * 2 * 4)  # 50 alphabets of 2 characters, drawn 4 times
+    np.savez(
+        tmp_path / "omniglot.npz",
+        images=np.random.default_rng(0).integers(256, size=(len(drawings), 105, 14)).astype(np.uint8),
+        alphabet=(drawings // 8).astype(np.uint8),
+        character=(drawings // 4).astype(np.int16),
+        alphabet_names=np.array([f"alphabet {number}" for number in range(50)]),
+    )
+    words = ["--methods", "pflego,fedper", "--rounds", "1", "--data-dir", str(tmp_path)]
+    shown = invoke("time", *words, "--scale", "0.04", "--out", str(tmp_path / "runs"))
+    paper = published().seconds["omniglot"]
+    passes = {"pflego": "1 + 1", "fedper": "50 + 50"}
+    assert invoke("results", str(tmp_path / "runs"), "--out", str(tmp_path / "results.md"))
+    page = (tmp_path / "results.md").read_text()
+    assert "## Seconds a round" in page
+    for method, count in passes.items():
+        [line] = [line for line in shown.splitlines() if f" {method} " in line]
+        assert f"{paper[method]:g}" in line
+        assert count in line
+        [line] = [line for line in page.splitlines() if line.startswith(f"| {method} |") and count in line]
+        assert f"| {paper[method]} |" in line
 
 
 def test_a_smaller_federation_has_fewer_clients_of_the_same_size(data_dir: str) -> None:

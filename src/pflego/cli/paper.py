@@ -18,7 +18,7 @@ app = typer.Typer(
     help="The paper's settings, tables and figures.", no_args_is_help=True, rich_markup_mode="rich"
 )
 
-# name: what it is, as in pflego.paper.experiments, which is not loaded for the help
+# name: what it is; pflego.paper.experiments has the rest and is not loaded for the help
 _EXPERIMENTS = {
     "table1": "Table 1: test accuracy of all methods, degrees of personalisation and data sets.",
     "omniglot": "Table 2: Omniglot, an alphabet a client.",
@@ -121,7 +121,7 @@ def _runner(name: str) -> Callable[..., None]:
         except KeyboardInterrupt:
             typer.echo("\nstopped; the same command goes on from here", err=True)
             raise typer.Exit(130) from None
-        console.print(experiment.table(records))
+        console.print(experiment.table(records, _EXPERIMENTS[name]))
         if picture := experiment.draw(records, out / f"{name}.png"):
             console.print(f"drawn in {picture}", highlight=False, markup=False)
 

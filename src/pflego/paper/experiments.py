@@ -58,15 +58,14 @@ class PaperExperiment:
     """One of the paper's tables or figures."""
 
     name: str
-    about: str
     cells: Callable[[Choice], list[Cell]]
     varied: Sequence[str] = ()  # the settings that differ between its cells
     picture: str | None = None  # which curve is drawn
     with_cost: bool = False
 
-    def table(self, records: Sequence[Record]) -> Table:
+    def table(self, records: Sequence[Record], title: str) -> Table:
         """A line a cell, the paper's number beside ours."""
-        table = Table(title=self.about, title_justify="left")
+        table = Table(title=title, title_justify="left")
         table.add_column("experiment", no_wrap=True)
         table.add_column("method", no_wrap=True)
         headings = [
@@ -133,25 +132,25 @@ EXPERIMENTS: dict[str, PaperExperiment] = {
     experiment.name: experiment
     for experiment in [
         PaperExperiment(
-            "table1", "Table 1: test accuracy of all methods, degrees and data sets",
+            "table1",
             lambda choice: choice.cells(choice.presets(_OWN)),
         ),
         PaperExperiment(
-            "omniglot", "Table 2: Omniglot, an alphabet a client",
+            "omniglot",
             lambda choice: choice.cells(["omniglot"]),
         ),
         PaperExperiment(
-            "time", "Table 3: seconds a round on Omniglot, with passes and operations",
+            "time",
             lambda choice: choice.cells(["omniglot"], rounds=[3]),
             with_cost=True,
         ),
         PaperExperiment(
-            "curves", "Figures 2 to 6: loss and accuracy over the rounds",
+            "curves",
             lambda choice: choice.cells(choice.presets(), _COMPARED),
             picture="loss participants",
         ),
         PaperExperiment(
-            "tau", "Figure 7: PFLEGO and FedRecon, more and more local steps, 4 to 28 participants",
+            "tau",
             lambda choice: choice.cells(
                 ["omniglot"],
                 _FIGURES["fedrecon"]["methods"],
@@ -163,7 +162,7 @@ EXPERIMENTS: dict[str, PaperExperiment] = {
             varied=("steps",), picture="participants",
         ),
         PaperExperiment(
-            "participation", "Figure 8: a fifth of the clients a round, and more, up to all",
+            "participation",
             lambda choice: choice.cells(
                 choice.presets(["cifar10-high"]) or choice.presets(_OWN),
                 _FIGURES["participation"]["methods"],
@@ -172,7 +171,7 @@ EXPERIMENTS: dict[str, PaperExperiment] = {
             varied=("participation",), picture="participants",
         ),
         PaperExperiment(
-            "rates", "Figure 9: client rate against server rate",
+            "rates",
             lambda choice: choice.cells(
                 choice.presets(["omniglot"]) or choice.presets(_OWN),
                 ["pflego"],
