@@ -60,6 +60,32 @@ class Pair(nn.Module):
         return x, x
 
 
+class Cast(nn.Module):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.dtype = dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(x)
+        return outputs.to(self.dtype)
+
+
+class Doubling(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(2)
+
+
+class Detached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(x)
+        return outputs.detach()
+
+
 def two_layers(dtype: torch.dtype = torch.float64) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(2, 3, dtype=dtype), nn.Tanh(), nn.Linear(3, 2, dtype=dtype))
@@ -133,8 +159,32 @@ def test_features_that_are_not_flat_are_refused() -> None:
 
 
 def test_an_output_that_is_no_tensor_is_refused() -> None:
-    with pytest.raises(UserError, match="backbone"):
+    with pytest.raises(UserError, match=r"must give one tensor, \(samples, features\), not a tuple"):
         Model(Pair(), 2).check(X)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.long])
+def test_features_of_another_type_than_the_weights_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(UserError, match=f"weights are torch.float32, but its features {dtype}"):
+        Model(Cast(dtype), 2).check(X)
+
+
+@pytest.mark.parametrize("backbone", [Doubling(), nn.ReLU(inplace=True)], ids=["x.mul_(2)", "inplace=True"])
+def test_a_backbone_that_changes_its_inputs_is_refused_and_they_are_saved(backbone: nn.Module) -> None:
+    x = X.clone()
+    with pytest.raises(UserError, match="the backbone changed its inputs"):
+        Model(backbone, 2).check(x)
+    assert torch.equal(x, X)
+
+
+def test_changes_of_its_own_features_are_its_own_affair() -> None:
+    Model(nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True)), 2).check(X)
+
+
+def test_features_without_a_gradient_are_refused() -> None:
+    with pytest.raises(UserError, match=r"no gradient in its parameters.*detach\(\)"):
+        Model(Detached(), 2).check(X)
+    Model(nn.Linear(2, 2).requires_grad_(False), 2).check(X)
 
 
 @pytest.mark.parametrize(
@@ -298,3 +348,15 @@ def test_the_backbone_is_left_alone() -> None:
     assert backbone.training
     assert all(parameter.grad is None for parameter in backbone.parameters())
     assert all(torch.equal(tensor, before[name]) for name, tensor in backbone.state_dict().items())
+
+
+def test_probabilities_are_a_softmax_over_all_outputs() -> None:
+    model = Model(nn.Identity(), 2)
+    weights = {"head": torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 2.0]])}
+    z = np.concatenate([X.numpy(), np.full((3, 1), 2.0)], axis=1)
+    wanted = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    for classes in ([3, 7, 8], [3, 7]):  # the last output may stand for no class
+        given = model.personal(weights, 3, torch.tensor(classes)).probabilities(X)
+        np.testing.assert_allclose(given, wanted[:, : len(classes)], rtol=1e-6)
+    with pytest.raises(UserError, match="a regression has no probabilities"):
+        model.personal(weights, 3, torch.empty(0)).probabilities(X)

@@ -239,12 +239,3 @@ def test_an_unwritable_folder_is_refused(tmp_path: Path) -> None:
     twin = world()
     with pytest.raises(OSError, match="cannot write to the folder"):
         pflego.train(twin.federation, twin.model, pflego.PFLEGO(), rounds=1, out=tmp_path / "file" / "run")
-
-
-def test_a_report_is_one_page(tmp_path: Path) -> None:
-    twin = world()
-    run = pflego.train(twin.federation, twin.model, pflego.PFLEGO(), rounds=3)
-    page = run.report(tmp_path / "deep" / "report.html").read_text()
-    assert page.count('class="plotly-graph-div"') == 3
-    assert "worst tenth" in page
-    assert "<script src=" not in page

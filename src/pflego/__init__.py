@@ -15,8 +15,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pflego import cost as cost
+    from pflego import joining as joining
     from pflego import models as models
     from pflego import theory as theory
+    from pflego import trackers as trackers
+    from pflego import tuning as tuning
+    from pflego.advice import Advice as Advice
+    from pflego.advice import advise as advise
     from pflego.algorithms import PFLEGO as PFLEGO
     from pflego.algorithms import Algorithm as Algorithm
     from pflego.algorithms import Ditto as Ditto
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
     from pflego.errors import FolderError as FolderError
     from pflego.errors import UserError as UserError
     from pflego.experiment import open_run as open_run
+    from pflego.export import load_model as load_model
     from pflego.federation import Client as Client
     from pflego.federation import Federation as Federation
     from pflego.model import Model as Model
@@ -49,6 +55,7 @@ if TYPE_CHECKING:
     from pflego.training import train as train
 
 _HOMES = {
+    "pflego.advice": ["Advice", "advise"],
     "pflego.algorithms": [
         "PFLEGO",
         "Algorithm",
@@ -68,6 +75,7 @@ _HOMES = {
     "pflego.data": ["load"],
     "pflego.errors": ["FolderError", "UserError"],
     "pflego.experiment": ["open_run"],
+    "pflego.export": ["load_model"],
     "pflego.federation": ["Client", "Federation"],
     "pflego.model": ["Model"],
     "pflego.participation": ["Between", "Binomial", "Everyone", "Fixed"],
@@ -78,7 +86,7 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-_MODULES = ["cost", "models", "theory"]
+_MODULES = ["cost", "joining", "models", "theory", "trackers", "tuning"]
 
 __all__ = sorted([*_HOME, *_MODULES])
 

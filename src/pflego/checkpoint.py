@@ -3,6 +3,7 @@
     settings.toml            everything, resolved
     metrics.jsonl            the history, a line a round
     checkpoint/
+      schema.json            how raw values became tensors, where files say it
       clients.jsonl          every client's figure, a line an evaluation of everyone
       server.safetensors     round t, the shared weights, the server's optimiser
       states/<t>.safetensors the states of the clients that changed in the rounds up to t since the file before
@@ -10,7 +11,12 @@
 
 A checkpoint writes only what has changed. server.safetensors is replaced last, and its round number decides:
 whatever a killed run wrote beyond it is dropped on resuming and done again. A client's state is in the newest
-file that names it; a file no client needs any more is deleted.
+file that names it; a file no client needs any more is deleted. A client that joins later changes the newest file of
+states and then settings.toml, which decides in its turn.
+
+Where several processes train together, each writes the states of its own clients, states/<t>-<rank>.safetensors, and
+the first of them everything else, server.safetensors when all states are there. A run may go on with any number of
+processes.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ import os
 import platform
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import version
@@ -36,6 +42,7 @@ import tomli_w
 from pflego.errors import FolderError, UserError
 from pflego.federation import ClientId
 from pflego.files import make_folder, read_some, read_tensors, write_atomically, write_tensors
+from pflego.peers import Peers
 from pflego.weights import Weights
 
 HistoryRow: TypeAlias = dict[str, float | int | None]
@@ -43,7 +50,7 @@ Evaluations: TypeAlias = dict[int, list[float | None]]  # by round: the metric o
 Settings: TypeAlias = dict[str, object]
 
 RECORD = "record"  # the table of settings.toml that nobody sets: versions and fingerprints
-_MAY_DIFFER = {"rounds", "device", "out"}  # a run may go on for longer, or elsewhere
+_MAY_DIFFER = {"rounds", "device", "engine", "out"}  # a run may go on for longer, or elsewhere
 
 
 @dataclass
@@ -59,16 +66,18 @@ class Checkpoint:
 
 
 class RunFolder:
-    """The files of one run."""
+    """The files of one run, and who else works on it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, peers: Peers = Peers()) -> None:  # noqa: B008 - immutable
         self.path = path
+        self._peers = peers
         self._server = path / "checkpoint" / "server.safetensors"
         self._states = path / "checkpoint" / "states"
+        self.schema = path / "checkpoint" / "schema.json"
         self._metrics = _Lines(path / "metrics.jsonl")
         self._clients = _Lines(path / "checkpoint" / "clients.jsonl")
-        self._newest: dict[str, int] = {}  # the round of the file with a client's newest state
-        self._needed: Counter[int] = Counter()  # how many clients need the file of a round
+        self._newest: dict[str, Path] = {}  # the file with a client's newest state
+        self._needed: Counter[Path] = Counter()  # how many clients need a file
 
     @property
     def exists(self) -> bool:
@@ -80,6 +89,22 @@ class RunFolder:
 
     def begin(self, settings: Settings) -> None:
         """Start a new run here; refuse if there is one already."""
+        if self._peers.first:
+            self._begin(settings)
+        self._peers.gather(None)
+
+    def resume(
+        self, settings: Settings, *, keep_states: bool = True, only: Container[str] | None = None
+    ) -> Checkpoint | None:
+        """Go on with the run here; refuse other settings. None: it was stopped before its first checkpoint.
+
+        keep_states and only are those of `load`.
+        """
+        checkpoint = self._resume(settings, keep_states, only) if self._peers.first else None
+        self._peers.gather(None)
+        return checkpoint if self._peers.first else self.load(keep_states=keep_states, only=only)
+
+    def _begin(self, settings: Settings) -> None:
         if self.exists:
             raise FolderError(
                 f"{self.path} already holds a run: resume it (resume=True, --resume) or choose another folder"
@@ -89,15 +114,16 @@ class RunFolder:
         self._forget_beyond(0)
         self._write_settings(settings)
 
-    def resume(self, settings: Settings, *, keep_states: bool = True) -> Checkpoint | None:
-        """Go on with the run here; refuse other settings. None: it was stopped before its first checkpoint."""
+    def _resume(
+        self, settings: Settings, keep_states: bool, only: Container[str] | None
+    ) -> Checkpoint | None:
         if not self.exists:
-            self.begin(settings)
+            self._begin(settings)
             return None
         old = self.settings()
-        if differences := _differences(old, settings):
-            raise UserError(f"{self.path} was started with other settings: {'; '.join(differences)}")
-        checkpoint = self.load(keep_states=keep_states)
+        if words := differences(old, settings, but=_MAY_DIFFER):
+            raise UserError(f"{self.path} was started with other settings: {'; '.join(words)}")
+        checkpoint = self.load(keep_states=keep_states, only=only)
         rounds = settings.get("rounds")
         if checkpoint is not None and isinstance(rounds, int) and checkpoint.round > rounds:
             raise UserError(
@@ -116,10 +142,11 @@ class RunFolder:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise FolderError(f"{path} cannot be read and was left as it is: {error}") from error
 
-    def load(self, *, keep_states: bool = True) -> Checkpoint | None:
+    def load(self, *, keep_states: bool = True, only: Container[str] | None = None) -> Checkpoint | None:
         """Read the checkpoint and check all of it, without changing anything.
 
-        keep_states=False leaves the clients' states on disk, to be read one by one.
+        keep_states=False leaves the clients' states on disk, to be read one by one; `only` names the clients whose
+        states are wanted, if not all are.
         """
         if not self._server.exists():
             return None
@@ -130,11 +157,11 @@ class RunFolder:
         states: dict[str, Weights] = {}
         self._newest, self._needed = {}, Counter()
         for file in self._state_files():
-            if int(file.stem) <= round:
+            if _written_in(file) <= round:
                 changed = _split(read_tensors(file)[0])
                 if keep_states:
-                    states.update(changed)
-                self._track(changed, int(file.stem))
+                    states.update({id: own for id, own in changed.items() if only is None or id in only})
+                self._track(changed, file)
         parts = _split(tensors)
         history: list[HistoryRow] = self._metrics.read(round, facts.get("history", ""))
         evaluated = self._clients.read(round, facts.get("clients", ""))
@@ -147,45 +174,70 @@ class RunFolder:
             {row["round"]: row["figures"] for row in evaluated},
         )
 
+    def join(self, id: ClientId, state: Weights, settings: Settings, *, round: int) -> None:
+        """Add a client after the last round: its state beside those written then, then the settings that name it.
+
+        The settings are replaced last, and decide: a state whose client they do not name is nobody's.
+        """
+        checkpoint = self.load(keep_states=False)
+        if checkpoint is None or checkpoint.round != round:
+            raise FolderError(f"{self.path} has gone on since it was opened: open it again")
+        if state:
+            file = self._state_file(round)
+            others = _split(read_tensors(file)[0]) if file.exists() else {}
+            write_tensors(file, _join({**others, str(id): state}), {"round": str(round)})
+        self._write_settings(settings)
+
     def append(self, row: HistoryRow, figures: Sequence[float | None] | None = None) -> None:
         """Add a round to metrics.jsonl, at once, and every client's figure, where they were evaluated."""
+        if not self._peers.first:
+            return
         if figures is not None:
             self._clients.append({"round": row["round"], "figures": list(figures)})
         self._metrics.append(row)
 
     def state(self, id: ClientId) -> Weights | None:
         """Read one client's newest state; None if it has none here."""
-        if (round := self._newest.get(str(id))) is None:
+        if (file := self._newest.get(str(id))) is None:
             return None
-        return read_some(self._state_file(round), f"{_quoted(str(id))}/")
+        return read_some(file, f"{_quoted(str(id))}/")
 
     def save(self, round: int, shared: Weights, server: Weights, changed: Mapping[ClientId, Weights]) -> None:
         """Write a checkpoint: the states that changed since the last one, then the server's side."""
         named = {str(id): state for id, state in changed.items() if state}
+        file = self._state_file(round, self._peers.rank if self._peers.size > 1 else None)
         if named:
-            write_tensors(self._state_file(round), _join(named), {"round": str(round)})
-        facts = {"round": str(round), "history": self._metrics.digest, "clients": self._clients.digest}
-        write_tensors(self._server, _join({"shared": shared, "server": server}), facts)
-        for spent in self._track(named, round):
-            self._state_file(spent).unlink(missing_ok=True)
+            write_tensors(file, _join(named), {"round": str(round)})
+        written = self._peers.gather((file.name, list(named)))  # from here on all states are on disk
+        if self._peers.first:
+            facts = {"round": str(round), "history": self._metrics.digest, "clients": self._clients.digest}
+            write_tensors(self._server, _join({"shared": shared, "server": server}), facts)
+        for name, ids in written:
+            for spent in self._track(ids, self._states / name):
+                if self._peers.first:
+                    spent.unlink(missing_ok=True)
 
-    def _track(self, changed: Mapping[str, Weights], round: int) -> set[int]:
-        """Note where the newest states are; give the rounds whose files nobody needs any more."""
-        left = {self._newest[id] for id in changed if id in self._newest}
-        self._needed.subtract(self._newest[id] for id in changed if id in self._newest)
-        self._newest.update(dict.fromkeys(changed, round))
-        self._needed[round] += len(changed)
+    def _track(self, changed: Iterable[str], file: Path) -> set[Path]:
+        """Note that the newest states of some are in a file; give the files that nobody needs any more."""
+        left = set()
+        for id in changed:
+            if id in self._newest:
+                left.add(self._newest[id])
+                self._needed[self._newest[id]] -= 1
+            self._newest[id] = file
+            self._needed[file] += 1
         return {old for old in left if self._needed[old] == 0}
 
-    def _state_file(self, round: int) -> Path:
-        return self._states / f"{round:08}.safetensors"
+    def _state_file(self, round: int, rank: int | None = None) -> Path:
+        return self._states / f"{round:08}{'' if rank is None else f'-{rank}'}.safetensors"
 
     def _state_files(self) -> list[Path]:
-        return sorted(file for file in self._states.glob("*.safetensors") if file.stem.isdigit())
+        files = self._states.glob("[0-9]*.safetensors")
+        return sorted(file for file in files if file.stem.replace("-", "").isdigit())
 
     def _forget_beyond(self, round: int) -> None:
         for file in self._state_files():
-            if int(file.stem) > round:
+            if _written_in(file) > round:
                 file.unlink()
         self._metrics.cut(round)
         self._clients.cut(round)
@@ -245,15 +297,34 @@ def _round_of(line: bytes) -> float:
         return inf  # half a line, or none of ours
 
 
+def _written_in(file: Path) -> int:
+    """The round of a file of states."""
+    return int(file.stem.partition("-")[0])
+
+
 def record(federation: str, model: str) -> dict[str, str]:
     """Note what a run was made with: fingerprints and versions."""
+    return {"federation": federation, "model": model, **versions()}
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were computed with."""
     return {
-        "federation": federation,
-        "model": model,
         "pflego": version("pflego"),
         "torch": version("torch"),
         "python": platform.python_version(),
     }
+
+
+def joined_after(settings: Settings) -> list[int]:
+    """The rounds after which clients joined a run that had begun without them, one a client."""
+    made_with = settings.get(RECORD)
+    return list(made_with.get("joined_after", [])) if isinstance(made_with, dict) else []
+
+
+def everybodys(evaluations: Evaluations, clients: int) -> Evaluations:
+    """The same figures for so many clients: those who joined later had none before."""
+    return {round: [*own, *[None] * (clients - len(own))] for round, own in evaluations.items()}
 
 
 def _plain(settings: Settings) -> Settings:
@@ -267,14 +338,14 @@ def _plain(settings: Settings) -> Settings:
     return plain
 
 
-def _differences(old: Settings, new: Settings) -> list[str]:
-    """Say which settings differ, in words."""
+def differences(old: Settings, new: Settings, *, but: Container[str] = ()) -> list[str]:
+    """Say which settings differ, in words, but for some that may."""
     before, after = tomllib.loads(tomli_w.dumps(_plain(old))), tomllib.loads(tomli_w.dumps(_plain(new)))
     was, now = before.pop(RECORD, {}), after.pop(RECORD, {})
     words = [
         f"{key} was {before.get(key, 'not set')!r}, is now {after.get(key, 'not set')!r}"
-        for key in sorted((before.keys() | after.keys()) - _MAY_DIFFER)
-        if before.get(key) != after.get(key)
+        for key in sorted(before.keys() | after.keys())
+        if key not in but and before.get(key) != after.get(key)
     ]
     for key, what in [("federation", "the clients or their data"), ("model", "the model's starting weights")]:
         if was.get(key) != now.get(key):

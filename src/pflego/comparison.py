@@ -6,75 +6,41 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from statistics import fmean, pstdev
 
 from pflego.algorithms import ALGORITHMS
-from pflego.checkpoint import HistoryRow, Settings
+from pflego.checkpoint import Settings
 from pflego.cost import Cost
 from pflego.errors import UserError, unknown
-from pflego.evaluation import worst_tenth
 from pflego.experiment import Experiment, check
 from pflego.files import write_atomically
 from pflego.plots import Curve, Panel, draw
 from pflego.run import Run
-
-LAST = 10  # the participants' figure is a mean over the last ten rounds, as in the paper's tables
-
-
-def curves_of(history: Sequence[HistoryRow], metric: str) -> dict[str, list[tuple[int, float]]]:
-    """(round, value) of loss, participants and everyone, where they are known."""
-    keys = {"loss": "loss", "participants": f"participants_{metric}", "everyone": f"everyone_{metric}"}
-    return {
-        name: [(int(row["round"] or 0), value) for row in history if (value := row.get(key)) is not None]
-        for name, key in keys.items()
-    }
+from pflego.summary import Curves, Summary, curves_of
 
 
 @dataclass(frozen=True)
 class Entry:
     """What one method came to with one seed."""
 
-    algorithm: str
     seed: int
-    metric: str  # accuracy, or rmse
-    higher_is_better: bool
-    everyone: float | None  # all clients, after the last round
-    spread: float | None  # standard deviation of the metric over clients
-    worst_tenth: float | None
-    participants: float | None  # mean over the last rounds
-    loss: float | None  # of the last round's participants
+    summary: Summary
     cost: Cost  # of a round, for the client of median size
-    bytes_up: float  # in all
-    bytes_down: float
-    seconds_a_round: float
-    seconds: float
-    curves: dict[str, list[tuple[int, float]]]  # (round, value) of loss, participants and everyone
+    curves: Curves
 
     @classmethod
     def of(cls, run: Run, seed: int) -> Entry:
         """Sum up a run."""
-        task, history = run.federation.task, run.history
-        figures = [figure for score in run.scores() if (figure := score.figure(task)) is not None]
-        curves = curves_of(history, task.metric)
-        everyone, participants = ([v for _, v in curves[name]] for name in ("everyone", "participants"))
-        total = {key: sum(row[key] or 0 for row in history) for key in ("bytes_up", "bytes_down", "seconds")}
-        return cls(
-            algorithm=run.algorithm.name,
-            seed=seed,
-            metric=task.metric,
-            higher_is_better=task.higher_is_better,
-            everyone=everyone[-1] if everyone else None,
-            spread=pstdev(figures) if figures else None,
-            worst_tenth=worst_tenth(figures, higher_is_better=task.higher_is_better),
-            participants=fmean(participants[-LAST:]) if participants else None,
-            loss=curves["loss"][-1][1] if curves["loss"] else None,
-            cost=run.cost(),
-            bytes_up=total["bytes_up"],
-            bytes_down=total["bytes_down"],
-            seconds_a_round=total["seconds"] / len(history),
-            seconds=total["seconds"],
-            curves=curves,
-        )
+        curves = curves_of(run.history, run.federation.task.metric)
+        return cls(seed, Summary.of(run), run.cost(), curves)
+
+    def row(self) -> dict[str, object]:
+        """Its line in comparison.json."""
+        return {
+            "seed": self.seed,
+            **asdict(self.summary),
+            "cost": asdict(self.cost),
+            "curves": self.curves,
+        }
 
 
 def choose(names: str) -> list[str]:
@@ -124,7 +90,7 @@ def compare(
             experiment = Experiment.build(settings_for(name, given, seed, folder), federation=federation)
             federation = experiment.federation
             entries.append(Entry.of(experiment.train(resume=True, progress=progress), seed))
-    rows = [asdict(entry) for entry in entries]
+    rows = [entry.row() for entry in entries]
     write_atomically(folder / "comparison.json", (json.dumps(rows, indent=1) + "\n").encode())
     return entries
 
@@ -143,12 +109,14 @@ def draw_curves(entries: Sequence[Entry], path: Path) -> Path:
                 title,
                 [
                     Curve(
-                        entry.algorithm, [t for t, _ in entry.curves[key]], [v for _, v in entry.curves[key]]
+                        entry.summary.algorithm,
+                        [t for t, _ in entry.curves[key]],
+                        [v for _, v in entry.curves[key]],
                     )
                     for entry in first
                 ],
                 "round",
-                "loss" if key == "loss" else entries[0].metric,
+                "loss" if key == "loss" else entries[0].summary.metric,
             )
             for key, title in titles.items()
         ],

@@ -39,6 +39,16 @@ class Row(TypedDict, total=False):
     rmse: float | None
 
 
+def table(ids: Iterable[ClientId], scores: Iterable[Score], task: Task) -> list[Row]:
+    """A row a client."""
+    rows: list[Row] = []
+    for id, score in zip(ids, scores, strict=True):
+        row: Row = {"id": id, "samples": score.samples, "loss": score.loss}
+        row[task.metric] = score.figure(task)  # type: ignore[literal-required]
+        rows.append(row)
+    return rows
+
+
 def pooled(scores: Iterable[Score], task: Task) -> float | None:
     """The task's metric over the samples of several clients together; None if they have none, or it is not finite."""
     scores = list(scores)

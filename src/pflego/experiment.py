@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -9,14 +10,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pflego import device as devices
-from pflego import models
+from pflego import models, trackers
 from pflego.algorithms import ALGORITHMS, Algorithm
 from pflego.callbacks import Callback
-from pflego.checkpoint import RECORD, RunFolder, Settings
+from pflego.checkpoint import RECORD, RunFolder, Settings, everybodys
 from pflego.data import load
+from pflego.engines.base import EngineMaker
 from pflego.engines.local import LocalEngine
 from pflego.errors import FolderError, UserError, unknown
 from pflego.federation import Federation
+from pflego.joining import JOINED, with_joined
 from pflego.model import Model
 from pflego.participation import parse
 from pflego.problem import Problems, Streaming
@@ -38,14 +41,20 @@ DEFAULTS: Settings = {
 }
 _KINDS = {
     "data": str, "data_dir": str, "partition": str, "column": str, "split": str,
-    "model": str, "algorithm": str, "device": str, "out": str,
+    "label": str, "task": str, "gaps": str, "schema": str,
+    "model": str, "algorithm": str, "device": str, "engine": str, "out": str,
     "seed": int, "data_seed": int, "model_seed": int,
 }  # fmt: skip
 _WORDS = {str: "a text", int: "a whole number"}
-_OF_DATA = ["clients", "classes_per_client", "partition", "alpha", "column", "split", "rotations", "data_dir"]
-_OF_TRAIN = ["dropout", "deadline", "missing", "batch_size", "memory", "checkpoint_every", "states", "out"]
+_OF_DATA = [
+    "clients", "classes_per_client", "partition", "alpha", "column", "split", "rotations", "data_dir",
+    "label", "task", "test_share", "drop", "scale", "gaps", "size", "schema",
+]  # fmt: skip
+_OF_TRAIN = [
+    "dropout", "deadline", "missing", "batch_size", "memory", "checkpoint_every", "states", "engine", "out",
+]  # fmt: skip
 _SPEED = {"samples_per_second": "samples_per_second", "spread": "speed_spread"}
-_OPTIONAL = {*_OF_DATA, *_OF_TRAIN, "model", "data_seed", "model_seed", *_SPEED.values()}
+_OPTIONAL = {*_OF_DATA, *_OF_TRAIN, "model", "data_seed", "model_seed", "track", JOINED, *_SPEED.values()}
 
 
 def read_settings(path: Path) -> Settings:
@@ -58,6 +67,25 @@ def read_settings(path: Path) -> Settings:
         raise UserError(f"{path} is not valid TOML: {error}") from error
     settings.pop(RECORD, None)
     return settings
+
+
+def command(settings: Mapping[str, object]) -> str:
+    """Spell settings as a command.
+
+    >>> command({"data": "patients.csv", "drop": ["id", "name"], "scale": False, "client_lr": "auto"})
+    'pflego run --data patients.csv --drop id --drop name --no-scale --client-lr auto'
+    """
+    words = ["pflego", "run"]
+    for name, value in settings.items():
+        option = name.replace("_", "-")
+        match value:
+            case bool():
+                words.append(f"--{option}" if value else f"--no-{option}")
+            case list():
+                words += [word for one in value for word in (f"--{option}", str(one))]
+            case _:
+                words += [f"--{option}", str(value)]
+    return shlex.join(words)
 
 
 @dataclass(frozen=True)
@@ -78,17 +106,24 @@ class Experiment:
         algorithm = check(given)
         settings: dict[str, Any] = {**DEFAULTS, **given}
         federation = federation or load_data(settings)
-        settings.setdefault("clients", len(federation))
+        settings.setdefault("clients", federation.source.get("clients", len(federation)))
         settings.setdefault("model", models.usual(settings["data"]))
         shape = tuple(federation[0].x_train.shape[1:])
         model = models.build(settings["model"], shape, seed=settings.get("model_seed", settings["seed"]))
         return cls(settings, federation, model, algorithm)
 
     def train(
-        self, *, resume: bool = False, callbacks: Sequence[Callback] = (), progress: bool | None = None
+        self,
+        *,
+        resume: bool = False,
+        engine: EngineMaker | None = None,
+        callbacks: Sequence[Callback] = (),
+        progress: bool | None = None,
     ) -> Run:
-        """Train it."""
+        """Train it; an engine that is given takes the place of the one in the settings."""
         settings: dict[str, Any] = dict(self.settings)
+        if engine is not None:
+            settings["engine"] = engine
         return train(
             self.federation,
             self.model,
@@ -101,9 +136,15 @@ class Experiment:
             speed=Speed(**{key: settings[name] for key, name in _SPEED.items() if name in settings}),
             **{name: settings[name] for name in _OF_TRAIN if name in settings},
             resume=resume,
-            callbacks=callbacks,
+            callbacks=[*self._trackers(resume), *callbacks],
             progress=progress,
         )
+
+    def _trackers(self, resume: bool) -> list[trackers.Tracker]:
+        """Those of the settings; where they name none, a run that goes on keeps the logs it has."""
+        out = self.settings.get("out")
+        kept = trackers.begun(Path(str(out))) if resume and out is not None else []
+        return trackers.choose(self.settings.get("track", kept))
 
 
 def open_run(
@@ -150,7 +191,7 @@ def open_run(
         settings={**settings, RECORD: made_with},
         engine=LocalEngine(problems, algorithm, states),
         history=begin.history,
-        evaluations=begin.evaluations,
+        evaluations=everybodys(begin.evaluations, len(federation)),
         folder=files.path,
     )
 
@@ -167,13 +208,14 @@ def _again(what: str, make: Callable[[], T]) -> T:
 
 
 def load_data(given: Mapping[str, object]) -> Federation:
-    """Load the federation of some settings."""
+    """Load the federation of some settings, with those who joined it."""
     settings: dict[str, Any] = {**DEFAULTS, **given}
-    return load(
+    federation = load(
         settings["data"],
         seed=settings.get("data_seed", settings["seed"]),
         **{name: settings[name] for name in _OF_DATA if name in settings},
     )
+    return with_joined(federation, settings.get(JOINED, []))
 
 
 def check(given: Mapping[str, object]) -> Algorithm:
@@ -182,6 +224,7 @@ def check(given: Mapping[str, object]) -> Algorithm:
     for name, kind in _KINDS.items():
         if name in settings and type(settings[name]) is not kind:
             raise UserError(f"{name} must be {_WORDS[kind]}, not {settings[name]!r}")
+    trackers.choose(settings.get("track", []))
     algorithm = _algorithm(settings)
     known = {*DEFAULTS, *_OPTIONAL, *(field.name for field in fields(algorithm))}
     for name in settings.keys() - known:

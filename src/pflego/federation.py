@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ from torch import Tensor
 
 from pflego.errors import UserError
 from pflego.task import Classification, Regression, Task
+
+if TYPE_CHECKING:
+    from pflego.data.schema import Schema
 
 ClientId: TypeAlias = str | int
 Array: TypeAlias = npt.NDArray[np.generic] | Tensor
@@ -91,7 +94,13 @@ class Federation:
     needed, so that a million clients are a number and not a list of tensors.
     """
 
-    def __init__(self, clients: Iterable[Client], *, source: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        clients: Iterable[Client],
+        *,
+        source: Mapping[str, object] | None = None,
+        schema: Schema | None = None,
+    ) -> None:
         clients = list(clients)
         members = {client.id: client for client in clients}
         if not members:
@@ -122,6 +131,7 @@ class Federation:
             classes=classes,
             most_classes=None if classes is None else max(len(client.classes) for client in clients),
             source=source,
+            schema=schema,
         )
 
     @classmethod
@@ -134,6 +144,7 @@ class Federation:
         classes: Sequence[int] | None,
         most_classes: int | None = None,
         source: Mapping[str, object] | None = None,
+        schema: Schema | None = None,
     ) -> Federation:
         """Make a federation whose clients are loaded when they are needed.
 
@@ -151,12 +162,20 @@ class Federation:
             The most classes that one client holds; all of them if not said.
         source
             How the federation was made, for the record of a run.
+        schema
+            How raw values become its tensors, for new data to be read in the same way.
         """
         self = cls.__new__(cls)
         if most_classes is None and classes is not None:
             most_classes = len(classes)
         self._set(
-            ids, load, sizes=np.asarray(sizes), classes=classes, most_classes=most_classes, source=source
+            ids,
+            load,
+            sizes=np.asarray(sizes),
+            classes=classes,
+            most_classes=most_classes,
+            source=source,
+            schema=schema,
         )
         return self
 
@@ -170,6 +189,7 @@ class Federation:
         outputs: int,
         most_classes: int | None = None,
         source: Mapping[str, object] | None = None,
+        schema: Schema | None = None,
     ) -> Federation:
         """Make a federation whose data are not here and cannot be asked for: what a server knows of its clients.
 
@@ -179,7 +199,15 @@ class Federation:
         def refuse(id: ClientId) -> Client:
             raise UserError(f"the data of client {id!r} are not on this machine")
 
-        self = cls.lazy(ids, refuse, sizes=sizes, classes=classes, most_classes=most_classes, source=source)
+        self = cls.lazy(
+            ids,
+            refuse,
+            sizes=sizes,
+            classes=classes,
+            most_classes=most_classes,
+            source=source,
+            schema=schema,
+        )
         self.remote = True
         self.outputs = outputs
         return self
@@ -193,6 +221,7 @@ class Federation:
         classes: Sequence[int] | None,
         most_classes: int | None,
         source: Mapping[str, object] | None,
+        schema: Schema | None,
     ) -> None:
         if len(ids) == 0 or sizes.shape != (len(ids),) or not (sizes > 0).all():
             raise UserError(f"a federation of {len(ids)} clients needs as many sample counts, each above 0")
@@ -206,8 +235,11 @@ class Federation:
         self.samples = int(sizes.sum())
         self.classes = None if classes is None else sorted(int(c) for c in classes)
         self.source = dict(source or {})
+        self.schema = schema
         self._load = load
-        self.task: Task = Regression() if classes is None else Classification()
+        self.task: Task = Classification()
+        if classes is None:
+            self.task = Regression() if schema is None else Regression(unit=schema.label_scale)
 
     @cached_property
     def outputs(self) -> int:

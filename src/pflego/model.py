@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from pflego.errors import UserError
-from pflego.heads import HEAD, Head, LinearHead, ModuleHead
+from pflego.heads import Head, LinearHead, ModuleHead, is_head
 from pflego.stateless import Stateless
 from pflego.weights import Weights, master_dtype
 
@@ -64,7 +64,7 @@ class Model:
         self.source = dict(source or {"model": type(backbone).__name__})
         self.sizes = {name: p.numel() for name, p in backbone.named_parameters() if p.requires_grad}
         self.names = tuple(self.sizes)
-        if clash := [name for name in self.names if name == HEAD or name.startswith(f"{HEAD}.")]:
+        if clash := [name for name in self.names if is_head(name)]:
             raise UserError(f"the backbone's parameter {clash[0]!r} is called like a head's: rename it")
         convolutions = [m for m in backbone.modules() if isinstance(m, nn.Conv2d)]
         self._channels = convolutions[0].in_channels if convolutions else None
@@ -78,6 +78,10 @@ class Model:
             for name, tensor in [*backbone.named_parameters(), *backbone.named_buffers()]
             if name not in self.names
         }
+
+    def __reduce__(self) -> tuple[Callable[[nn.Module, int], Model], tuple[nn.Module, int]]:
+        """Made again where it is sent: locks and what belongs to threads cannot be."""
+        return partial(Model, head=self._make_head, source=self.source), (self.backbone, self.features)
 
     def weights(self) -> Weights:
         """Copy theta as it is now."""
@@ -137,14 +141,27 @@ class Model:
                 )
         before = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()}
         with torch.no_grad(), torch.random.fork_rng():
-            prepared, weights = self.prepare(x), self.weights()
+            given, weights = self.prepare(x), self.weights()
+            prepared = given.clone()
             features = _attempt(partial(self.phi, weights, prepared), x)
             if not isinstance(features, Tensor):
-                raise UserError(f"the backbone must give a tensor, not {type(features).__name__}")
+                raise UserError(
+                    f"the backbone must give one tensor, (samples, features), not a {type(features).__name__}"
+                )
             if features.shape != (len(x), self.features):
                 raise UserError(
                     f"the backbone maps a batch of shape {tuple(x.shape)} to {tuple(features.shape)}, but "
                     f"features={self.features} promises ({len(x)}, {self.features})"
+                )
+            if features.dtype != self.dtype:
+                raise UserError(
+                    f"the backbone's weights are {self.dtype}, but its features {features.dtype}: they must be of the "
+                    f"same floating type, so cast neither"
+                )
+            if not torch.equal(prepared, given):
+                raise UserError(
+                    "the backbone changed its inputs, which are used again: take layers without inplace=True, and "
+                    "x * 2 for x.mul_(2)"
                 )
             again = self.phi(weights, prepared)
             rows = torch.split(prepared, 1)
@@ -168,6 +185,13 @@ class Model:
                 "a sample's features depend on the other samples in its batch (batch statistics?): the backbone "
                 "must treat every sample on its own. Call backbone.eval(), or use GroupNorm or LayerNorm"
             )
+        with torch.enable_grad(), torch.random.fork_rng():
+            theta = {name: tensor.requires_grad_() for name, tensor in weights.items()}
+            if theta and not self.phi(theta, prepared[:1]).requires_grad:
+                raise UserError(
+                    "the backbone's features have no gradient in its parameters, so that they cannot be trained: take "
+                    "out detach(), no_grad() or NumPy, or freeze them with requires_grad_(False)"
+                )
 
     def fingerprint(self) -> str:
         """Digest theta's names, shapes and present values: tells one starting point from another."""
@@ -217,6 +241,18 @@ class PersonalModel(nn.Module):
             return outputs
         named: Tensor = functional.pad(classes, (0, outputs.shape[1] - len(classes)), value=-1)
         return named[outputs.argmax(dim=1)]
+
+    @torch.no_grad()
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Give the probability of every class, (samples, classes), in the order of `classes`.
+
+        They sum to one, but for what goes to outputs of no class.
+        """
+        classes = self.get_buffer("classes")
+        if len(classes) == 0:
+            raise UserError("a regression has no probabilities: take predict(x), the numbers themselves")
+        outputs: Tensor = self(x)
+        return torch.softmax(outputs, dim=1)[:, : len(classes)]
 
 
 def _attempt(forward: Callable[[], Tensor], x: Tensor) -> Tensor:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pflego.files import make_folder, write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 _FEW = 20  # points that are worth a mark each
 _TICKS = 8  # points that are worth a number each on a logarithmic axis
@@ -38,6 +44,36 @@ class Panel:
 
 def draw(panels: Sequence[Panel], path: Path, *, columns: int = 3) -> Path:
     """Draw panels side by side into a file; its ending says the format. A label has one colour in all of them."""
+    labels = dict.fromkeys(curve.label for panel in panels for curve in panel.curves)
+    colours = {label: f"C{number}" for number, label in enumerate(labels)}
+    lines: dict[str, Line2D] = {}
+    with picture(path, len(panels), columns=columns) as (figure, axes):
+        for axis, panel in zip(axes, panels, strict=True):
+            lines |= _fill(axis, panel, colours)
+        figure.legend([lines[label] for label in labels], labels, loc="outside right upper", frameon=False)
+    return path
+
+
+def _fill(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> dict[str, Line2D]:
+    """Draw one panel; give its lines by their labels."""
+    lines = {}
+    for curve in panel.curves:
+        mark, colour = "." if len(curve.x) <= _FEW else None, colours[curve.label]
+        [line] = axis.plot(curve.x, curve.y, curve.style, linewidth=1.4, color=colour, marker=mark)
+        lines[curve.label] = line
+    axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, xscale=panel.scale, yscale=panel.scale)
+    points = sorted({x for curve in panel.curves for x in curve.x})
+    if panel.scale == "log" and len(points) <= _TICKS:
+        axis.set_xticks(points, [f"{x:,.6g}" for x in points], minor=False)
+        axis.set_xticks([], minor=True)
+    if panel.lowest is not None:
+        axis.set_ylim(bottom=panel.lowest)
+    return lines
+
+
+@contextmanager
+def picture(path: Path, panels: int, *, columns: int = 3) -> Iterator[tuple[Figure, list[Axes]]]:
+    """So many pairs of axes to draw on, side by side; written to a file when it is done."""
     try:
         import matplotlib as mpl
     except ModuleNotFoundError as error:
@@ -45,33 +81,20 @@ def draw(panels: Sequence[Panel], path: Path, *, columns: int = 3) -> Path:
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    columns = min(columns, len(panels))
-    rows = -(-len(panels) // columns)
+    columns = min(columns, panels)
+    rows = -(-panels // columns)
     figure, axes = plt.subplots(
         rows, columns, figsize=(1 + 4 * columns, 3.2 * rows), squeeze=False, layout="constrained"
     )
-    labels = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
-    lines = {}
-    for axis, panel in zip(axes.flat, panels, strict=False):
-        for curve in panel.curves:
-            look = {"color": f"C{labels.index(curve.label)}", "marker": "." if len(curve.x) <= _FEW else None}
-            [lines[curve.label]] = axis.plot(curve.x, curve.y, curve.style, linewidth=1.4, **look)
-        axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, xscale=panel.scale, yscale=panel.scale)
-        if (
-            panel.scale == "log"
-            and (points := sorted({x for curve in panel.curves for x in curve.x}))[_TICKS:] == []
-        ):
-            axis.set_xticks(points, [f"{x:,.6g}" for x in points], minor=False)
-            axis.set_xticks([], minor=True)
-        if panel.lowest is not None:
-            axis.set_ylim(bottom=panel.lowest)
-        axis.grid(alpha=0.25, which="both")
-    for axis in list(axes.flat)[len(panels) :]:
-        axis.set_visible(False)
-    figure.legend([lines[label] for label in labels], labels, loc="outside right upper", frameon=False)
-    picture = BytesIO()
-    figure.savefig(picture, dpi=110, format=path.suffix.lstrip(".") or "png")
-    plt.close(figure)
+    try:
+        for axis in axes.flat[panels:]:
+            axis.set_visible(False)
+        for axis in axes.flat[:panels]:
+            axis.grid(alpha=0.25, which="both")
+        yield figure, list(axes.flat[:panels])
+        content = BytesIO()
+        figure.savefig(content, dpi=110, format=path.suffix.lstrip(".") or "png")
+    finally:
+        plt.close(figure)
     make_folder(path.parent)
-    write_atomically(path, picture.getvalue())
-    return path
+    write_atomically(path, content.getvalue())

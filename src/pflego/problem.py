@@ -216,6 +216,10 @@ class Problems:
     labels: Labels = "own"
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
+    def __reduce__(self) -> tuple[type[Problems], tuple[object, ...]]:
+        """Made again where it is sent: a lock cannot be."""
+        return Problems, (self.federation, self.model, self.device, self.streaming, self.labels)
+
     @cached_property
     def _space(self) -> LabelSpace:
         classes = torch.tensor(self.federation.classes or [], dtype=torch.long)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pflego.algorithms.base import Algorithm
-from pflego.checkpoint import Evaluations, HistoryRow, Settings
+from pflego.checkpoint import Evaluations, HistoryRow, Settings, joined_after
 from pflego.engines.base import Engine
 from pflego.engines.local import LocalEngine
-from pflego.evaluation import Row, Score
-from pflego.federation import ClientId, Federation
+from pflego.evaluation import Row, Score, table
+from pflego.federation import Client, ClientId, Federation
 from pflego.model import Model, PersonalModel
 from pflego.participation import cohort, parse
 from pflego.problem import Problems
@@ -20,6 +20,8 @@ from pflego.weights import Weights, to
 
 if TYPE_CHECKING:
     from pflego.cost import Cost
+    from pflego.export import Exported, Format
+    from pflego.joining import Joined
 
 
 @dataclass
@@ -74,13 +76,7 @@ class Run:
             Let each client first take its local head steps against the present backbone, as it would before
             using it. Nothing is stored.
         """
-        metric = self.federation.task.metric
-        rows: list[Row] = []
-        for id, score in zip(self.federation.ids, self.scores(adapt=adapt), strict=True):
-            row: Row = {"id": id, "samples": score.samples, "loss": score.loss}
-            row[metric] = score.figure(self.federation.task)  # type: ignore[literal-required]
-            rows.append(row)
-        return rows
+        return table(self.federation.ids, self.scores(adapt=adapt), self.federation.task)
 
     def scores(self, *, adapt: bool = False) -> list[Score]:
         """Give every client's test result, in the order of the federation."""
@@ -89,14 +85,76 @@ class Run:
     def participants(self, round: int) -> list[ClientId]:
         """Who was asked to take part in a round, drawn again from the seed."""
         process, seed = parse(str(self.settings["participation"])), int(str(self.settings["seed"]))
-        drawn = cohort(process, len(self.federation), seed=seed, round=round)
+        later = sum(after >= round for after in joined_after(self.settings))
+        drawn = cohort(process, len(self.federation) - later, seed=seed, round=round)
         return [self.federation.ids[position] for position in drawn]
 
-    def personal_model(self, id: ClientId) -> PersonalModel:
-        """Build a client's own model, backbone and head, as a module."""
+    def personal_model(self, id: ClientId, *, adapt: bool = False) -> PersonalModel:
+        """Build a client's own model, backbone and head, as a module.
+
+        adapt: the client first takes its local head steps against the present backbone. Nothing is stored.
+        """
         problem = self.problems[self.federation.position(id)]
-        weights = LocalEngine(self.problems, self.algorithm, self.states).personal(self.shared, problem)
+        engine = LocalEngine(self.problems, self.algorithm, self.states)
+        weights = engine.personal(self.shared, problem, adapt=adapt)
         return self.model.personal(weights, problem.outputs, problem.classes)
+
+    def join(
+        self,
+        client: Client,
+        *,
+        steps: int | None = None,
+        alone: int | None = None,
+        out: str | Path | None = None,
+    ) -> Joined:
+        """Let a new client in: it gets a head for the backbone as it is, and takes part from the next round on.
+
+        The run itself stays as it is; the one with the client in it is in what is given. A run's folder is enlarged
+        too, so that training goes on with everybody: `train(joined.run.federation, ..., resume=True)`.
+
+        Parameters
+        ----------
+        client
+            Who comes, with data like the others'.
+        steps
+            Steps on its own part, the backbone frozen; None: until more of them would hardly lower its loss.
+        alone
+            Rounds that the client trains alone, by the same method, to compare with; None: as many as a client of
+            the run took part in on average, but at most 20; 0: none.
+        out
+            A folder for the enlarged run, instead of the run's own.
+        """
+        from pflego.joining import enlarged, join
+
+        federation = enlarged(self.federation, client)
+        return join(self, federation, steps=steps, alone=alone, out=None if out is None else Path(out))
+
+    def export(
+        self,
+        id: ClientId,
+        folder: str | Path,
+        *,
+        formats: Sequence[Format] = ("safetensors", "torch", "onnx"),
+        adapt: bool = False,
+    ) -> Exported:
+        """Write a client's own model as files that need neither the run nor its data.
+
+        `pflego.load_model(folder)` reads them again.
+
+        Parameters
+        ----------
+        id
+            Whose model.
+        folder
+            Where to.
+        formats
+            "safetensors" (weights, beside a JSON file that says what they are), "torch" (torch.export) and "onnx".
+        adapt
+            Let the client first take its local head steps against the present backbone.
+        """
+        from pflego.export import export
+
+        return export(self, id, Path(folder), formats=formats, adapt=adapt)
 
     def cost(self, id: ClientId | None = None) -> Cost:
         """Measure what a round costs a client with the present weights: the one of median size, if none is named."""
@@ -113,8 +171,12 @@ class Run:
             expected=parse(str(self.settings["participation"])).expected(len(self.federation)),
         )
 
-    def report(self, path: str | Path) -> Path:
-        """Write a page to look at: curves, clients and cost, in one HTML file that opens offline."""
+    def report(self, path: str | Path, *, alone: bool | None = None) -> Path:
+        """Write a page to look at: curves, clients and cost, in one HTML file that opens offline.
+
+        alone: whether to try how every client would do without the others, which takes about as long as the run did;
+        None: if that is quick.
+        """
         from pflego.report import write_report
 
-        return write_report(self, Path(path))
+        return write_report([self], Path(path), alone=alone)

@@ -85,7 +85,12 @@ class Classification:
 
 @dataclass(frozen=True)
 class Regression:
-    """Squared error: loss = mean(|z - t|^2) / 2, link = identity, t = y."""
+    """Squared error: loss = mean(|z - t|^2) / 2, link = identity, t = y.
+
+    `unit` is what 1 stands for where targets were scaled: the metric is in their own unit, the loss is not.
+    """
+
+    unit: float = 1.0
 
     metric: ClassVar[str] = "rmse"
     higher_is_better: ClassVar[bool] = False
@@ -113,4 +118,4 @@ class Regression:
 
     def figure(self, mean_score: float) -> float:
         """Root mean squared error, in the unit of the targets."""
-        return float(mean_score**0.5)
+        return float(mean_score**0.5) * self.unit

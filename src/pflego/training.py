@@ -4,33 +4,48 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from pflego import device as devices
 from pflego.algorithms.base import Algorithm, Missing, Round
 from pflego.callbacks import Callback, watching
-from pflego.checkpoint import RECORD, Checkpoint, HistoryRow, RunFolder, Settings, record
-from pflego.engines.base import Engine, Outcome, seconds_of
+from pflego.checkpoint import (
+    RECORD,
+    Checkpoint,
+    HistoryRow,
+    RunFolder,
+    Settings,
+    differences,
+    everybodys,
+    record,
+)
+from pflego.engines.base import Engine, EngineMaker, Outcome, Spread, Tally, replies_of
+from pflego.engines.distributed import DistributedEngine, dealt
 from pflego.engines.local import LocalEngine
 from pflego.errors import UserError, check_choice, check_positive
-from pflego.evaluation import pooled
+from pflego.evaluation import Score, pooled
 from pflego.federation import ClientId, Federation
+from pflego.files import write_atomically
 from pflego.model import Model
 from pflego.participation import Everyone, Fixed, Participation, cohort
+from pflego.peers import Peers, joined
 from pflego.problem import Memory, Problems, Streaming
 from pflego.progress import Progress
 from pflego.replies import Network, Speed
 from pflego.run import Run
 from pflego.states import States
-from pflego.task import Task
 from pflego.weights import Weights, nbytes, to
 
-EngineMaker: TypeAlias = Callable[[Problems, Algorithm, Mapping[ClientId, Weights]], Engine]
+EngineName: TypeAlias = Literal["local", "distributed", "flower-simulation"]
+Stored: TypeAlias = Callable[[ClientId], Weights | None]  # reads a client's state, where there is one
 
 _CHECK_SAMPLES = 8  # how many samples the backbone is tried on before training
 
@@ -59,7 +74,7 @@ def train(
     device: str | torch.device = "auto",
     checkpoint_every: int = 1,
     states: Literal["memory", "disk"] = "memory",
-    engine: EngineMaker | None = None,
+    engine: EngineName | EngineMaker = "local",
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> Run:
@@ -103,9 +118,11 @@ def train(
     states
         Where clients' states are held: in "memory", or on "disk", in `out`, for more clients than memory holds.
     engine
-        Where client work runs: makes an engine of problems, algorithm and states. None: in this process.
+        Where client work runs: "local", in this process; "distributed", in all processes that torchrun started, each
+        of which calls this with the same arguments; "flower-simulation", on a Ray cluster, by Flower; or a function
+        that makes an engine of problems, algorithm and states.
     callbacks
-        Told of the start, every round and the end.
+        Told of the start, every round and the end; where there are several processes, in the first of them.
     progress
         Show progress; by default only in a terminal.
     """
@@ -114,6 +131,8 @@ def train(
     _check_numbers(rounds, seed, evaluate_every, checkpoint_every)
     check_choice("missing", missing, ["zero", "renormalise"])
     check_choice("states", states, ["memory", "disk"])
+    if not callable(engine):
+        check_choice("engine", engine, get_args(EngineName))
     if states == "disk" and out is None:
         raise UserError("states='disk' needs a folder: out=..., or --out")
     network = Network(dropout, deadline, speed)
@@ -143,57 +162,78 @@ def train(
         "device": str(device),
         RECORD: record(federation.fingerprint(), model.fingerprint()),
     }
-    folder = None if out is None else RunFolder(Path(out))
-    begin = _begin(folder, settings, resume=resume, keep_states=states == "memory")
-    problems = Problems(federation, model.to(place), place, streaming, algorithm.label_space)
-    if begin is None:
-        begin = Checkpoint(0, algorithm.init_shared(model, problems.outputs, seed), {}, {}, [], {})
-    kept = kept_states(
-        federation,
-        model,
-        algorithm,
-        seed,
-        begin,
-        stored=folder.state if folder is not None and states == "disk" else None,
-    )
-    run = Run(
-        problems=problems,
-        algorithm=algorithm,
-        shared=to(begin.shared, place),
-        states=kept,
-        settings=settings,
-        engine=engine(problems, algorithm, kept)
-        if engine is not None
-        else LocalEngine(problems, algorithm, kept, together=network.lossless and missing == "zero"),
-        history=begin.history,
-        evaluations=begin.evaluations,
-        folder=None if folder is None else folder.path,
-    )
-    loop = _Loop(run, participation, network, missing, seed, to(begin.server, place))
-    if begin.round == 0 and not federation.remote:
-        loop.warn()
-    if progress or (progress is None and Progress.in_terminal()):
-        callbacks = [*callbacks, Progress()]
-    unsaved: dict[ClientId, Weights] = {}
-    with watching(callbacks, run):
-        for number in range(begin.round + 1, rounds + 1):
-            row, changed = loop.round(number)
-            kept.update(changed)
-            unsaved.update(changed)
-            last = number == rounds and evaluate_every is not None
-            if last or (evaluate_every and number % evaluate_every == 0):
-                scores = run.scores()
-                row[f"everyone_{federation.task.metric}"] = pooled(scores, federation.task)
-                run.evaluations[number] = [score.figure(federation.task) for score in scores]
-            run.history.append(row)
-            if folder is not None:
-                folder.append(row, run.evaluations.get(number))
-                if number == rounds or number % checkpoint_every == 0:
-                    folder.save(number, run.shared, loop.server, unsaved)
-                    unsaved.clear()
-                    kept.written()
-            for callback in callbacks:
-                callback.on_round(run, row)
+    if not callable(engine):
+        settings["engine"] = engine
+    together = network.lossless and missing == "zero"  # may one reply stand for several clients?
+    with joined(engine == "distributed") as peers, _maker(engine, together) as make:
+        _check_same(settings, peers)
+        own = dealt(federation.sizes, peers)
+        folder = None if out is None else RunFolder(Path(out), peers)
+        begin = _begin(
+            folder,
+            settings,
+            resume=resume,
+            keep_states=states == "memory",
+            only=None if own.all() else {str(federation.ids[i]) for i in np.flatnonzero(own).tolist()},
+        )
+        if folder is not None:
+            settings[RECORD] = folder.settings()[RECORD]  # of a run that goes on, what it was made with
+            if federation.schema is not None and peers.first:
+                write_atomically(folder.schema, federation.schema.to_json().encode())
+        problems = Problems(federation, model.to(place), place, streaming, algorithm.label_space)
+        if begin is None:
+            begin = Checkpoint(0, algorithm.init_shared(model, problems.outputs, seed), {}, {}, [], {})
+        elsewhere = None if own.all() else _elsewhere(federation, own)
+        if folder is not None and (states == "disk" or elsewhere is not None):
+            elsewhere = folder.state
+        kept = kept_states(federation, model, algorithm, seed, begin, stored=elsewhere)
+        here = LocalEngine(problems, algorithm, kept, together=together)
+        worker: Engine = here
+        if make is not None:
+            worker = make(problems, algorithm, kept)
+        elif engine == "distributed":
+            worker = DistributedEngine(here, peers, own)
+        run = Run(
+            problems=problems,
+            algorithm=algorithm,
+            shared=to(begin.shared, place),
+            states=kept,
+            settings=settings,
+            engine=worker
+            if federation.remote
+            else here,  # for what is asked of the run, in this process alone
+            history=begin.history,
+            evaluations=everybodys(begin.evaluations, len(federation)),
+            folder=None if folder is None else folder.path,
+        )
+        loop = _Loop(run, worker, participation, network, missing, seed, to(begin.server, place))
+        if begin.round == 0 and not federation.remote:
+            loop.warn(own)
+        if not peers.first:
+            callbacks = []
+        elif progress or (progress is None and Progress.in_terminal()):
+            callbacks = [*callbacks, Progress()]
+        unsaved: dict[ClientId, Weights] = {}
+        with watching(callbacks, run):
+            for number in range(begin.round + 1, rounds + 1):
+                row, changed = loop.round(number)
+                kept.update(changed)
+                unsaved.update(changed)
+                last = number == rounds and evaluate_every is not None
+                if last or (evaluate_every and number % evaluate_every == 0):
+                    scores = worker.scores(run.shared)
+                    row[f"everyone_{federation.task.metric}"] = pooled(scores, federation.task)
+                    run.evaluations[number] = [score.figure(federation.task) for score in scores]
+                run.history.append(row)
+                if folder is not None:
+                    folder.append(row, run.evaluations.get(number))
+                    if number == rounds or number % checkpoint_every == 0:
+                        folder.save(number, run.shared, loop.server, unsaved)
+                        unsaved.clear()
+                        if states == "disk":
+                            kept.written()
+                for callback in callbacks:
+                    callback.on_round(run, row)
     return run
 
 
@@ -204,7 +244,7 @@ def kept_states(
     seed: int,
     begin: Checkpoint,
     *,
-    stored: Callable[[ClientId], Weights | None] | None = None,
+    stored: Stored | None = None,
 ) -> States:
     """The clients' states as of a checkpoint; those of clients never visited are made when asked for, on the CPU."""
     first = Problems(federation, model, labels=algorithm.label_space)
@@ -218,6 +258,7 @@ class _Loop:
     """What happens in a round."""
 
     run: Run
+    engine: Engine
     participation: Participation
     network: Network
     missing: Missing
@@ -226,36 +267,44 @@ class _Loop:
 
     def round(self, number: int) -> tuple[HistoryRow, dict[ClientId, Weights]]:
         """Let a cohort work and the server step; give the round's figures and the states that changed."""
-        run, federation = self.run, self.run.federation
+        run, task = self.run, self.run.federation.task
         chosen = self._cohort(number)
         round = self._round(number, chosen)
-        outcomes = run.engine.run(round, run.shared, chosen)
+        outcomes = self.engine.run(round, run.shared, chosen)
         sound = [outcome for outcome in outcomes if outcome.finite]  # the others did nothing that can be used
         arrived = [outcome for outcome in sound if self._arrives(outcome, number)]
-        replies = list({id(outcome.reply): outcome.reply for outcome in arrived}.values())
+        replies, tally = replies_of(arrived), Tally.of(outcomes, sound, arrived)
+        if isinstance(self.engine, Spread):
+            replies, tally = self.engine.pool(run.shared, replies, tally)
+        if tally.arrived == len(chosen):
+            round = replace(round, missing="zero")  # none is, however few stand for all of them
         bytes_down = nbytes(run.shared) * len(chosen)
         began = time.perf_counter()
         if replies:  # without any there is no step, not even one of the server's momentum
-            run.shared, self.server = run.algorithm.server_update(round, run.shared, self.server, replies)
+            run.shared, self.server = run.algorithm.server_update(
+                round, run.shared, self.server, list(replies.values())
+            )
         seconds = time.perf_counter() - began
         row: HistoryRow = {
             "round": number,
             "participants": len(chosen),
-            **_figures(sound, federation.task),
-            "seconds": seconds_of(outcomes) + seconds,
-            "bytes_up": sum(nbytes(outcome.reply.message) for outcome in arrived),
+            "loss": tally.loss / tally.samples if tally.sound else None,
+            f"participants_{task.metric}": Score(tally.tested, None, tally.score).figure(task),
+            "seconds": tally.seconds + seconds,
+            "bytes_up": tally.bytes_up,
             "bytes_down": bytes_down,
-            "forward_passes": max((outcome.forward_passes for outcome in outcomes), default=0),
-            "backward_passes": max((outcome.backward_passes for outcome in outcomes), default=0),
-            "missing": len(chosen) - len(outcomes) + len(sound) - len(arrived),
-            "rejected": len(outcomes) - len(sound),
-            "fallbacks": sum(outcome.fallbacks for outcome in sound),
+            "forward_passes": tally.forward_passes,
+            "backward_passes": tally.backward_passes,
+            "missing": len(chosen) - tally.answered + tally.sound - tally.arrived,
+            "rejected": tally.answered - tally.sound,
+            "fallbacks": tally.fallbacks,
         }
         return row, {outcome.client: outcome.state for outcome in sound}
 
-    def warn(self) -> None:
-        """Say once what looks wrong before the first round."""
-        if chosen := self._cohort(1):
+    def warn(self, own: npt.NDArray[np.bool_]) -> None:
+        """Say once what looks wrong before the first round, where the client is that sees it."""
+        chosen = self._cohort(1)
+        if chosen and own[chosen[0]]:
             problem = self.run.problems[chosen[0]]
             state = to(self.run.states[problem.client.id], problem.device)
             words = self.run.algorithm.warn(self._round(1, chosen), self.run.shared, state, problem)
@@ -287,15 +336,6 @@ class _Loop:
         )
 
 
-def _figures(outcomes: Sequence[Outcome], task: Task) -> HistoryRow:
-    """The participants' loss and metric; None where there are none."""
-    samples = sum(outcome.samples for outcome in outcomes)
-    return {
-        "loss": sum(o.loss * o.samples for o in outcomes) / samples if outcomes else None,
-        f"participants_{task.metric}": pooled([outcome.score for outcome in outcomes], task),
-    }
-
-
 def _check_numbers(rounds: object, seed: object, evaluate_every: object, checkpoint_every: object) -> None:
     check_positive("rounds", rounds, whole=True)
     check_positive("checkpoint_every", checkpoint_every, whole=True)
@@ -305,8 +345,35 @@ def _check_numbers(rounds: object, seed: object, evaluate_every: object, checkpo
         raise UserError(f"seed must be a whole number, not {seed!r}")
 
 
+@contextmanager
+def _maker(engine: EngineName | EngineMaker, together: bool) -> Iterator[EngineMaker | None]:
+    """What makes the engine, if it is not one that is here."""
+    if engine == "flower-simulation":
+        from pflego.engines.flower_simulation import simulation
+
+        with simulation(together=together) as make:
+            yield make
+    else:
+        yield engine if callable(engine) else None
+
+
+def _check_same(settings: Settings, peers: Peers) -> None:
+    """Refuse processes that were given different things."""
+    first, *_ = peers.gather(settings)
+    if first != settings:
+        raise UserError(
+            f"process {peers.rank} was not given what process 0 was: {'; '.join(differences(first, settings))}; "
+            "weights and data that are drawn at random need the same seed everywhere"
+        )
+
+
 def _begin(
-    folder: RunFolder | None, settings: Settings, *, resume: bool, keep_states: bool
+    folder: RunFolder | None,
+    settings: Settings,
+    *,
+    resume: bool,
+    keep_states: bool,
+    only: Container[str] | None,
 ) -> Checkpoint | None:
     """Make the folder ready; give where to go on, if there is such a place."""
     if folder is None:
@@ -314,6 +381,19 @@ def _begin(
             raise UserError("to resume a run, say where it is: out=..., or --out")
         return None
     if resume:
-        return folder.resume(settings, keep_states=keep_states)
+        return folder.resume(settings, keep_states=keep_states, only=only)
     folder.begin(settings)
     return None
+
+
+def _elsewhere(federation: Federation, own: npt.NDArray[np.bool_]) -> Stored:
+    """Refuse to give the states of other processes' clients."""
+
+    def none(id: ClientId) -> None:
+        if not own[federation.position(id)]:
+            raise UserError(
+                f"the state of client {id!r} is in another process: give the run a folder, out=..., "
+                "and all states can be read from there"
+            )
+
+    return none

@@ -217,3 +217,45 @@ def test_a_degree_is_a_number_or_one_of_three_words(word: str) -> None:
 def test_help_does_not_load_torch() -> None:
     code = "import sys; import pflego.cli; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'pooch', 'PIL')))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.fixture
+def patients(tmp_path: Path) -> Path:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "patients.csv"
+    rows = [f"{'ab'[k % 2]},{k * k % 11},{'xyz'[k % 3]},{k % 2}" for k in range(24)]
+    path.write_text("\n".join(["site,age,ward,label", *rows]))
+    return path
+
+
+def test_show_takes_tables_of_your_own(patients: Path, tmp_path: Path) -> None:
+    rows = table(succeed("show", str(patients), "--column", "site", "--test-share", "0.25"))
+    assert rows["training samples"] == ["9", "9", "9", "18"]
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "picture.png"
+    assert "drawn in" in succeed("show", str(patients), "--column", "site", "--out", str(out))
+
+
+def test_a_schema_is_written_for_sites_that_have_only_their_own_data(patients: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "schema.json"
+    assert f"written to {out}" in succeed("schema", str(patients), "--column", "site", "--out", str(out))
+    whole = pflego.load(patients, column="site")
+    assert out.read_text() == whole.schema.to_json()  # type: ignore[union-attr]
+    site = tmp_path / "b.csv"
+    lines = patients.read_text().splitlines()
+    site.write_text("\n".join(line.partition(",")[2] for line in lines if line[0] != "a"))
+    words = [
+        "run",
+        "--data",
+        str(site),
+        "--schema",
+        str(out),
+        "--rounds",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.exception
+    run = pflego.open_run(tmp_path / "run")
+    assert run.federation[0].x_train.tolist() == whole.client("b").x_train.tolist()

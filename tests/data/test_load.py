@@ -207,6 +207,7 @@ def with_column(path: Path, values: object) -> Path:
 def test_a_column_names_the_clients(tmp_path: Path, values: list[object], ids: list[object]) -> None:
     path = with_column(tmp_path / "own.npz", values)
     federation = pflego.load(path, partition="column", column="writer")
+    assert digest(federation) == digest(pflego.load(path, column="writer"))
     assert list(federation.ids) == ids
     assert [client.x_train.flatten().tolist() for client in federation] == [[1, 3, 4], [0, 2, 5]]
     assert [client.x_test.flatten().tolist() for client in federation] == [[101], [100, 102]]
@@ -221,7 +222,10 @@ def test_a_column_names_the_clients(tmp_path: Path, values: list[object], ids: l
     [
         ({"partition": "column"}, "needs column=, the name of one; it has writer"),
         ({"partition": "column", "column": "author"}, "no column 'author'; it has writer"),
-        ({"column": "writer"}, "column is for partition='column', but own is divided by classes"),
+        (
+            {"column": "writer", "partition": "iid"},
+            "column is for partition='column', but own is divided by iid",
+        ),
         ({"partition": "column", "column": "writer", "clients": 3}, "own has 2 clients, one for each writer"),
         ({"partition": "column", "column": "writer", "alpha": 1}, "alpha is for partition='dirichlet'"),
         ({"partition": "iid", "classes_per_client": 2}, "classes_per_client is for partition='classes'"),

@@ -31,3 +31,14 @@ def test_a_class_of_one_sample_stays_in_training() -> None:
     assert hold_out(fed, share=0.9)[0].classes.tolist() == [0, 1]
     with pytest.raises(pflego.UserError, match="between 0 and 1"):
         hold_out(fed, share=1.0)
+
+
+def test_samples_can_be_held_out_alike_whatever_their_class() -> None:
+    labels = [np.array([4]), np.array([0, 1]), np.arange(10)]
+    fed = pflego.Federation(
+        [pflego.Client(k, np.zeros((len(y), 2), np.float32), y) for k, y in enumerate(labels)]
+    )
+    held = hold_out(fed, share=0.3, by_class=False)
+    assert [len(client.x_test) for client in held] == [0, 1, 3]
+    for client, y in zip(held, labels, strict=True):
+        assert sorted(torch.cat([client.y_train, client.y_test]).tolist()) == y.tolist()

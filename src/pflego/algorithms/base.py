@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
+from pflego.algorithms.newcomer import fit_head
 from pflego.federation import ClientId
+from pflego.heads import is_head
 from pflego.model import Model
 from pflego.problem import Labels, Problem
 from pflego.weights import Weights
@@ -82,6 +84,8 @@ class Algorithm(ABC):
         """A method that changes what clients send, or what is made of it, does not inherit a shortcut for it."""
         if vars(cls).keys() & {"client_update", "server_update"} and "together" not in vars(cls):
             cls.together = Algorithm.together  # type: ignore[method-assign]
+        if "server_update" in vars(cls) and "linear" not in vars(cls):
+            cls.linear = Algorithm.linear  # type: ignore[method-assign]
 
     @property
     def name(self) -> str:
@@ -92,6 +96,15 @@ class Algorithm(ABC):
     def label_space(self) -> Labels:
         """What the outputs of its models stand for: each client's own classes, unless it shares a head."""
         return "own"
+
+    @property
+    def linear(self) -> bool:
+        """Whether the server asks no more of messages than sum_i N_i message_i: one may then stand for several.
+
+        Such messages name shared weights only. Where processes train together, they add up what their clients send,
+        instead of passing on every message.
+        """
+        return False
 
     def settings(self) -> dict[str, object]:
         """Give its hyperparameters, by the names of its arguments."""
@@ -133,6 +146,18 @@ class Algorithm(ABC):
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Give a client's state made ready for the present shared weights, as it would be before use."""
         return state
+
+    def welcome(
+        self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
+    ) -> Weights:
+        """Give the state of a client that comes when the others have trained, from its first: made ready for use.
+
+        A head is fitted to the shared backbone, in so many steps, or until it is done if none are said; any other
+        state goes the way of `adapt`.
+        """
+        if state and all(is_head(name) for name in state):
+            return fit_head(problem, state, problem.forward(shared).features, steps=steps)
+        return self.adapt(shared, state, problem)
 
     def warn(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:
         """Say what looks wrong before the first round, seen from one of its clients."""

@@ -51,3 +51,10 @@ class Ditto(FedAvg):
         sent = descend(problem, shared, steps=self.steps, rate=rate)
         kept = descend(problem, state, steps=self.steps, rate=self.client_lr, anchor=shared, mu=self.mu)
         return Update(kept, sent)
+
+    def welcome(
+        self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
+    ) -> Weights:
+        """v_i begins at w, where the others' have been pulled to meanwhile, and takes tau steps."""
+        steps = self.steps if steps is None else steps
+        return descend(problem, shared, steps=steps, rate=self.client_lr, anchor=shared, mu=self.mu)

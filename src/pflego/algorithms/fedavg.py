@@ -56,6 +56,11 @@ class FedAvg(Algorithm):
         """What the outputs stand for."""
         return self.labels
 
+    @property
+    def linear(self) -> bool:
+        """A mean is all the server makes of the messages."""
+        return True
+
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
         """theta_0 and a head."""
         generator = torch_generator(seed, "common head")

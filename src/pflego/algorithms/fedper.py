@@ -41,6 +41,11 @@ class FedPer(Algorithm):
         check_positive("client_lr", self.client_lr)
         check_head_init(self.head_init)
 
+    @property
+    def linear(self) -> bool:
+        """A mean is all the server makes of the messages."""
+        return True
+
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """W_i."""
         return problem.new_head(self.head_init, seed)

@@ -59,6 +59,11 @@ class FedRecon(Algorithm):
         check_optimizer(self.server_optimizer)
         check_head_init(self.head_init)
 
+    @property
+    def linear(self) -> bool:
+        """A mean is all the server makes of the messages."""
+        return True
+
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """W_i."""
         return problem.new_head(self.head_init, seed)
@@ -85,6 +90,12 @@ class FedRecon(Algorithm):
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau head steps against the present backbone."""
         return self._fit(state, problem.forward(shared).features, problem)
+
+    def welcome(
+        self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
+    ) -> Weights:
+        """A head fitted to the backbone, unless heads are built anew whenever they are needed."""
+        return state if self.reset else super().welcome(shared, state, problem, steps=steps)
 
     def _fit(self, head: Weights, features: Tensor, problem: Problem) -> Weights:
         return problem.head_steps(head, features, self.steps, Descent(self.client_lr))

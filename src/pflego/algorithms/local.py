@@ -42,6 +42,11 @@ class Local(Algorithm):
         check_positive("client_lr", self.client_lr)
         check_head_init(self.head_init)
 
+    @property
+    def linear(self) -> bool:
+        """Nothing is sent."""
+        return True
+
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
         """Nothing is shared."""
         return {}
@@ -53,6 +58,12 @@ class Local(Algorithm):
     def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """Tau gradient steps on the whole model."""
         return Update(descend(problem, state, steps=self.steps, rate=self.client_lr), message={})
+
+    def welcome(
+        self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
+    ) -> Weights:
+        """Tau steps, as in anybody's first round."""
+        return descend(problem, state, steps=self.steps if steps is None else steps, rate=self.client_lr)
 
     def server_update(
         self, round: Round, shared: Weights, server: Weights, replies: Sequence[Reply]

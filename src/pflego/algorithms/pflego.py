@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from pflego.algorithms.base import Algorithm, Reply, Round, Update
+from pflego.algorithms.newcomer import fit_head
 from pflego.algorithms.optimizers import check_optimizer, optimizer_step
 from pflego.errors import UserError, check_choice, check_not_negative, check_positive, check_rate
 from pflego.heads import HEAD, Descent, HeadGradient, HeadInit, LinearHead, check_head_init
@@ -124,6 +125,11 @@ class PFLEGO(Algorithm):
                 "client_lr='auto' is no rate for Adam, whose steps do not grow with the gradient: give one"
             )
 
+    @property
+    def linear(self) -> bool:
+        """A sum is all the server makes of gradients; of smoothness constants it takes the largest."""
+        return self.server_lr != "auto"
+
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
         """theta_0, and W_0 if there is a common head."""
         if not self.common_head:
@@ -204,6 +210,21 @@ class PFLEGO(Algorithm):
         head, _ = self._head_steps(head, features, problem, descent)
         return self._own_part(shared, head, problem)
 
+    def welcome(
+        self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
+    ) -> Weights:
+        """A head fitted to the present theta by steps of 1/L_i, held near W_0 beside a common head."""
+        head = self._whole_head(shared, state, problem)
+        fitted = fit_head(
+            problem,
+            head,
+            problem.forward(shared).features,
+            steps=steps,
+            decay=self.head_decay,
+            anchor=self._anchor(shared, problem),
+        )
+        return self._own_part(shared, fitted, problem)
+
     def warn(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:
         """Name Proposition 2's bounds where a fixed rate exceeds one, as this client sees them."""
         fixed_client = self.client_lr != "auto" and self.head_optimizer == "gd"
@@ -273,7 +294,7 @@ class PFLEGO(Algorithm):
             limit = best_rate(problem.head_smoothness(head, features) + self.head_decay)
         if rate == "auto":
             rate = limit
-        anchor = {HEAD: shared[HEAD][problem.rows]} if self.common_head else None
+        anchor = self._anchor(shared, problem)
         return Descent(rate, self.head_optimizer, self.momentum, self.head_decay, anchor), limit
 
     def _head_steps(
@@ -291,6 +312,10 @@ class PFLEGO(Algorithm):
                 descent = replace(descent, rate=descent.rate / 10)
                 stepped = problem.head_steps(head, features, self.steps - 1, descent)
         return head, 1
+
+    def _anchor(self, shared: Weights, problem: Problem) -> Weights | None:
+        """What a decay pulls the head to: the client's rows of W_0, or nothing."""
+        return {HEAD: shared[HEAD][problem.rows]} if self.common_head else None
 
     def _whole_head(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         return {HEAD: shared[HEAD][problem.rows] + state[HEAD]} if self.common_head else state

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from typing import Annotated
 
 import typer
 
-from pflego.cli import data, paper, theory
+from pflego.cli import data, deploy, paper, theory
+from pflego.cli.advise import advise
 from pflego.cli.compare import compare
+from pflego.cli.evaluate import evaluate
+from pflego.cli.export import export
+from pflego.cli.join import join
+from pflego.cli.predict import predict
+from pflego.cli.report import report
 from pflego.cli.run import run
+from pflego.cli.tune import tune
 from pflego.errors import UserError
 
 app = typer.Typer(
@@ -21,7 +29,15 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(compare)
+app.command()(advise)
+app.command()(tune)
+app.command()(report)
+app.command()(evaluate)
+app.command()(predict)
+app.command()(export)
+app.command()(join)
 app.add_typer(data.app, name="data")
+app.add_typer(deploy.app, name="deploy")
 app.add_typer(paper.app, name="paper")
 app.add_typer(theory.app, name="theory")
 
@@ -49,5 +65,15 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        print(f"pflego: {error}", file=sys.stderr)
+        if _speaks(error):
+            print(f"pflego: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+def _speaks(error: UserError) -> bool:
+    """Whether it is for this process to say it: of several that torchrun started, one does."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return True
+    from pflego.peers import speaks
+
+    return speaks(error)

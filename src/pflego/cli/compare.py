@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pflego.comparison import Entry
 
 
+@options.with_data
 def compare(
     settings: options.SettingsFile = None,
     algorithms: Annotated[
@@ -23,14 +25,7 @@ def compare(
     ] = "all",
     seeds: Annotated[int, typer.Option(help="How many seeds, from --seed on, for mean and spread.")] = 1,
     data: options.Data = None,
-    clients: options.Clients = None,
-    classes_per_client: options.ClassesPerClient = None,
-    partition: options.Partition = None,
-    alpha: options.Alpha = None,
-    column: options.Column = None,
-    split: options.Split = None,
-    rotations: options.Rotations = None,
-    data_dir: options.DataDir = None,
+    of_data: options.OfData = None,
     model: options.ModelName = None,
     steps: options.Steps = None,
     client_lr: options.ClientLr = None,
@@ -83,7 +78,9 @@ def compare(
     for table in tables(entries):
         console.print(table)
     picture = comparison.draw_curves(entries, out / "comparison.png")
-    console.print(f"results in {out}, curves in {picture}", highlight=False, markup=False, soft_wrap=True)
+    beside = f"pflego report {quote(str(out))}/*/seed-{first} --out {quote(str(out / 'report.html'))}"
+    for line in (f"results in {out}, curves in {picture}", f"client by client: {beside}"):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def tables(entries: Sequence[Entry]) -> list[Table]:
@@ -92,7 +89,7 @@ def tables(entries: Sequence[Entry]) -> list[Table]:
 
     from pflego.cost import Energy
 
-    metric = entries[0].metric
+    metric = entries[0].summary.metric
     scale, unit = (100, ", %") if metric == "accuracy" else (1, "")
     methods = _by_method(entries)
     quality = Table(title=f"{metric}{unit}", title_justify="left")
@@ -109,10 +106,10 @@ def tables(entries: Sequence[Entry]) -> list[Table]:
         quality.add_row(
             name,
             *(
-                _mean([getattr(e, key) for e in own], scale)
+                _mean([getattr(e.summary, key) for e in own], scale)
                 for key in ("everyone", "spread", "worst_tenth", "participants")
             ),
-            _mean([e.loss for e in own], digits=4),
+            _mean([e.summary.loss for e in own], digits=4),
         )
         cost.add_row(
             name,
@@ -122,7 +119,7 @@ def tables(entries: Sequence[Entry]) -> list[Table]:
             _mean([(e.cost.bytes_up + e.cost.bytes_down) / 1e6 for e in own]),
             _mean([e.cost.joules() for e in own]),
             _mean([e.cost.seconds for e in own], digits=4),
-            _mean([e.seconds for e in own], digits=1),
+            _mean([e.summary.seconds for e in own], digits=1),
         )
     cost.caption = f"forward + backward passes; sent both ways; joules are an estimate: {Energy()}"
     return [quality, cost]
@@ -132,12 +129,14 @@ def _by_method(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     """Entries of each method, the methods in the order of everyone's figure, the best first."""
 
     def rank(name: str) -> float:
-        figures = [e.everyone for e in entries if e.algorithm == name and e.everyone is not None]
+        figures = [e.summary.everyone for e in methods[name] if e.summary.everyone is not None]
         mean = sum(figures) / len(figures) if figures else 0.0
-        return -mean if entries[0].higher_is_better else mean
+        return -mean if entries[0].summary.higher_is_better else mean
 
-    names = sorted({entry.algorithm for entry in entries}, key=rank)
-    return {name: [entry for entry in entries if entry.algorithm == name] for name in names}
+    methods: dict[str, list[Entry]] = {}
+    for entry in entries:
+        methods.setdefault(entry.summary.algorithm, []).append(entry)
+    return {name: methods[name] for name in sorted(methods, key=rank)}
 
 
 def _mean(values: Sequence[float | None], scale: float = 1, digits: int = 2) -> str:

@@ -1,24 +1,21 @@
-"""pflego data: which data sets there are, and how they are divided."""
+"""pflego data: which data sets there are, how they are divided, and whether your own can be trained on."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pflego.cli import options
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from pflego.federation import Federation
+from pflego.cli.check import DataArgument, check, holdings
 
 app = typer.Typer(
-    help="Data sets: which there are, fetch them, see who gets what.",
+    help="Data sets: which there are, fetch them, see who gets what. Check your own before a run.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+app.command()(check)
 
 
 @app.command("list")
@@ -68,16 +65,10 @@ def get(
 
 
 @app.command()
+@options.with_data
 def show(
-    data: Annotated[str, typer.Argument(metavar="NAME", help="A data set, or a .npz file.")],
-    clients: options.Clients = None,
-    classes_per_client: options.ClassesPerClient = None,
-    partition: options.Partition = None,
-    alpha: options.Alpha = None,
-    column: options.Column = None,
-    split: options.Split = None,
-    rotations: options.Rotations = None,
-    data_dir: options.DataDir = None,
+    data: DataArgument,
+    of_data: options.OfData = None,
     data_seed: options.DataSeed = None,
     seed: options.Seed = None,
     out: Annotated[
@@ -95,42 +86,49 @@ def show(
 
     from pflego.data import picture
     from pflego.data.catalogue import KNOWN
+    from pflego.data.schema import schema_of
     from pflego.experiment import load_data
 
     if out is not None:
         picture.check(out)
     federation = load_data(given)
     console = Console()
-    console.print(_summary(Path(data).stem, federation))
+    console.print(holdings(Path(data).stem, federation))
     if out is not None:
         entry = KNOWN.get(data)
         picture.draw(
             federation,
             out,
             title=f"{Path(data).stem}: {len(federation)} clients, {federation.samples:,} training samples",
-            class_names=entry.class_names if entry else (),
+            class_names=entry.class_names if entry else schema_of(federation).class_names,
             picture=entry.picture if entry else (),
         )
         console.print(f"drawn in {out}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _summary(name: str, federation: Federation) -> Table:
-    """Clients, samples and classes in a few lines."""
-    from statistics import median
+@app.command()
+@options.with_data
+def schema(
+    data: DataArgument,
+    of_data: options.OfData = None,
+    data_seed: options.DataSeed = None,
+    seed: options.Seed = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("schema.json"),
+) -> None:
+    """Write down how values become inputs, for sites that each have only data of their own.
 
-    from rich.table import Table
+    [bold]pflego data schema patients.csv --column hospital --label diagnosis --out schema.json[/bold]
 
-    members = list(federation)
-    table = Table(title=f"{name}, {len(federation)} clients", title_justify="left")
-    table.add_column("a client has")
-    for heading in ("least", "median", "most", "in all"):
-        table.add_column(heading, justify="right")
-    lines = {
-        "training samples": ([len(client.x_train) for client in members], federation.samples),
-        "test samples": ([len(c.x_test) for c in members], sum(len(c.x_test) for c in members)),
-    }
-    if federation.classes is not None:
-        lines["classes"] = ([len(client.classes) for client in members], len(federation.classes))
-    for label, (values, total) in lines.items():
-        table.add_row(label, f"{min(values):,}", f"{median(values):,.10g}", f"{max(values):,}", f"{total:,}")
-    return table
+    It holds the columns with the mean and standard deviation of each, the categories and the classes, and no sample.
+    A site reads its own file by it: [bold]pflego run --data north.csv --schema schema.json[/bold]
+    """
+    given = options.given({k: v for k, v in locals().items() if k != "out"})
+
+    from pflego.data.schema import schema_of
+    from pflego.experiment import load_data
+    from pflego.files import make_folder, write_atomically
+
+    written = schema_of(load_data(given)).to_json()
+    make_folder(out.parent)
+    write_atomically(out, written.encode())
+    typer.echo(f"written to {out}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ParamSpec
 
 import typer
 
@@ -13,6 +16,8 @@ _DATA = "Data"
 _METHOD = "Method"
 _ROUNDS = "Rounds"
 _RUN = "Run"
+
+P = ParamSpec("P")
 
 
 def _rate(text: str) -> float | str:
@@ -36,8 +41,33 @@ def _classes(text: str) -> int | str:
 
 
 def given(options: dict[str, object]) -> dict[str, object]:
-    """The options that were given, as settings."""
-    return {k: str(v) if isinstance(v, Path) else v for k, v in options.items() if v is not None}
+    """The options that were given, as settings; those that a command has as one argument are spelled out."""
+    bundled = {k: v for own in options.values() if isinstance(own, dict) for k, v in own.items()}
+    single = {k: v for k, v in options.items() if not isinstance(v, dict)}
+    return {
+        k: str(v) if isinstance(v, Path) else v for k, v in {**bundled, **single}.items() if v is not None
+    }
+
+
+def with_data(command: Callable[P, None]) -> Callable[P, None]:
+    """Give a command the options that say how data are read and divided, in the place of its argument `of_data`."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters = []
+    for parameter in signature.parameters.values():
+        if parameter.name == "of_data":
+            parameters += [
+                parameter.replace(name=name, annotation=kind, default=None) for name, kind in _OF_DATA.items()
+            ]
+        else:
+            parameters.append(parameter)
+
+    @wraps(command)
+    def spelled_out(*args: P.args, **options: P.kwargs) -> None:
+        bundle = {name: options.pop(name) for name in _OF_DATA if name in options}
+        command(*args, **options | {"of_data": bundle})  # type: ignore[arg-type]
+
+    spelled_out.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return spelled_out
 
 
 def folder_of(settings: dict[str, object]) -> Path:
@@ -61,11 +91,13 @@ Preset = Annotated[
 Data = Annotated[
     str | None,
     typer.Option(
-        help="Data set (digits, mnist, ...; pflego data list) or .npz file. \\[digits]", rich_help_panel=_DATA
+        help="Data set (digits, mnist, ...; pflego data list), or your own: a file or a folder. \\[digits]",
+        rich_help_panel=_DATA,
     ),
 ]
 Clients = Annotated[
-    int | None, typer.Option(help="How many clients. \\[20; omniglot: 50]", rich_help_panel=_DATA)
+    int | None,
+    typer.Option(help="How many clients. \\[20, or those the data have]", rich_help_panel=_DATA),
 ]
 ClassesPerClient = Annotated[
     int | None,
@@ -93,7 +125,7 @@ Alpha = Annotated[
 Column = Annotated[
     str | None,
     typer.Option(
-        help="Array of the .npz file, <column>_train and <column>_test, that names the clients.",
+        help="Column that names the clients; in a .npz file, the arrays <column>_train and <column>_test.",
         rich_help_panel=_DATA,
     ),
 ]
@@ -108,6 +140,53 @@ Rotations = Annotated[
     int | None,
     typer.Option(help="In how many rotations omniglot's drawings are given. \\[4]", rich_help_panel=_DATA),
 ]
+Label = Annotated[
+    str | None,
+    typer.Option(help="Column of labels. \\[label, target, y or class]", rich_help_panel=_DATA),
+]
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        help="classification or regression. \\[regression if labels are fractions]", rich_help_panel=_DATA
+    ),
+]
+TestShare = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of each client's samples for testing, if the data do not say it. \\[0.2]",
+        rich_help_panel=_DATA,
+    ),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(help="Column to leave out; any number of times.", rich_help_panel=_DATA),
+]
+Scale = Annotated[
+    bool | None,
+    typer.Option(
+        "--scale/--no-scale",
+        help="Bring a table's numbers to mean 0 and standard deviation 1. \\[yes]",
+        rich_help_panel=_DATA,
+    ),
+]
+Gaps = Annotated[
+    str | None,
+    typer.Option(
+        help="Missing values: refuse, drop (their rows) or mean (fill them). \\[refuse]",
+        rich_help_panel=_DATA,
+    ),
+]
+Size = Annotated[
+    str | None,
+    typer.Option(help="Size of pictures: 32, or 48x32. \\[their own]", rich_help_panel=_DATA),
+]
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="How values become inputs, as pflego data schema has written it. \\[learned from the data]",
+        rich_help_panel=_DATA,
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -118,6 +197,26 @@ DataDir = Annotated[
 DataSeed = Annotated[
     int | None, typer.Option(help="Seed of the partition. \\[--seed]", rich_help_panel=_DATA)
 ]
+
+OfData = dict[str, object] | None  # in a command that is `with_data`: all of these
+_OF_DATA = {
+    "clients": Clients,
+    "classes_per_client": ClassesPerClient,
+    "partition": Partition,
+    "alpha": Alpha,
+    "column": Column,
+    "label": Label,
+    "task": TaskName,
+    "test_share": TestShare,
+    "drop": Drop,
+    "scale": Scale,
+    "gaps": Gaps,
+    "size": Size,
+    "schema": SchemaFile,
+    "split": Split,
+    "rotations": Rotations,
+    "data_dir": DataDir,
+}
 
 AlgorithmName = Annotated[
     str | None,
@@ -256,6 +355,14 @@ Memory = Annotated[
     typer.Option(help="keep activations, or recompute them to save memory. \\[keep]", rich_help_panel=_RUN),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps, ... \\[auto]", rich_help_panel=_RUN)]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        help="Where clients work: local, distributed (in the processes torchrun starts) or flower-simulation (on a "
+        "Ray cluster). \\[local]",
+        rich_help_panel=_RUN,
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(help="Folder for the results. \\[runs/<data>-<algorithm>]", rich_help_panel=_RUN),
@@ -265,6 +372,13 @@ CheckpointEvery = Annotated[
 ]
 StatesPlace = Annotated[
     str | None, typer.Option(help="Hold client states in memory or on disk. \\[memory]", rich_help_panel=_RUN)
+]
+Track = Annotated[
+    str | None,
+    typer.Option(
+        help="Log to tensorboard, mlflow, wandb or csv, or a list of them, in the run's folder.",
+        rich_help_panel=_RUN,
+    ),
 ]
 Resume = Annotated[
     bool,

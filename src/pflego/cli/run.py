@@ -15,18 +15,12 @@ if TYPE_CHECKING:
     from pflego.run import Run
 
 
+@options.with_data
 def run(
     settings: options.SettingsFile = None,
     preset: options.Preset = None,
     data: options.Data = None,
-    clients: options.Clients = None,
-    classes_per_client: options.ClassesPerClient = None,
-    partition: options.Partition = None,
-    alpha: options.Alpha = None,
-    column: options.Column = None,
-    split: options.Split = None,
-    rotations: options.Rotations = None,
-    data_dir: options.DataDir = None,
+    of_data: options.OfData = None,
     data_seed: options.DataSeed = None,
     algorithm: options.AlgorithmName = None,
     model: options.ModelName = None,
@@ -59,9 +53,11 @@ def run(
     batch_size: options.BatchSize = None,
     memory: options.Memory = None,
     device: options.Device = None,
+    engine: options.Engine = None,
     out: options.Out = None,
     checkpoint_every: options.CheckpointEvery = None,
     states: options.StatesPlace = None,
+    track: options.Track = None,
     resume: options.Resume = False,
 ) -> None:
     """Train one federation with one method.
@@ -81,20 +77,29 @@ def run(
 
     from pflego import paper
     from pflego.experiment import Experiment, read_settings
+    from pflego.peers import check_alone, joined
 
     base = {} if settings is None else read_settings(settings)
     if preset is not None:
         base = {**paper.preset(preset, str(given.get("algorithm", base.get("algorithm", "pflego")))), **base}
     if resume and (record := options.folder_of({**base, **given}) / "settings.toml").exists():
         base = {**read_settings(record), **base}
-    experiment = Experiment.build({**base, **given})
-    experiment.settings.setdefault("out", str(_free_folder(experiment.settings)))
-    folder = Path(str(experiment.settings["out"]))
-    try:
-        result = experiment.train(resume=resume, progress=True)
-    except KeyboardInterrupt:
-        typer.echo(f"\nstopped; go on with: pflego run --resume --out {folder}", err=True)
-        raise typer.Exit(130) from None
+    named = {**base, **given}
+    if not (together := named.get("engine") == "distributed"):
+        check_alone()
+    with joined(together) as peers:
+        with peers.one_first():
+            experiment = Experiment.build(named)
+        free = peers.gather(str(_free_folder(experiment.settings)))[0]
+        folder = Path(str(experiment.settings.setdefault("out", free)))
+        try:
+            result = experiment.train(resume=resume, progress=True)
+        except KeyboardInterrupt:
+            if peers.first:
+                typer.echo(f"\nstopped; go on with: pflego run --resume --out {folder}", err=True)
+            raise typer.Exit(130) from None
+    if not peers.first:
+        return
     console = Console()
     console.print(summary(result))
     console.print(
@@ -108,32 +113,30 @@ def summary(run: Run) -> Table:
     """A run in a few lines."""
     from rich.table import Table
 
-    from pflego.evaluation import worst_tenth
+    from pflego.summary import Summary
 
-    task = run.federation.task
-    figures = [score.figure(task) for score in run.scores()]
-    last = run.history[-1]
-    total = {key: sum(row[key] or 0 for row in run.history) for key in ("bytes_up", "bytes_down", "seconds")}
+    came_to = Summary.of(run)
+    metric = came_to.metric
     table = Table(
-        title=f"{run.algorithm.name}, {len(run.federation)} clients, {len(run.history)} rounds",
+        title=f"{came_to.algorithm}, {came_to.clients} clients, {came_to.rounds} rounds",
         show_header=False,
         title_justify="left",
     )
-    table.add_row(f"{task.metric}, all clients", _percent(last[f"everyone_{task.metric}"], task.metric))
-    worst = worst_tenth(figures, higher_is_better=task.higher_is_better)
-    table.add_row(f"{task.metric}, worst tenth of clients", _percent(worst, task.metric))
+    table.add_row(f"{metric}, all clients", percent(came_to.everyone, metric))
+    table.add_row(f"{metric}, worst tenth of clients", percent(came_to.worst_tenth, metric))
     table.add_row(
         "backbone passes a round, a client",
-        f"{last['forward_passes']} forward, {last['backward_passes']} backward",
+        f"{came_to.forward_passes} forward, {came_to.backward_passes} backward",
     )
     table.add_row(
-        "sent in all", f"{total['bytes_up'] / 1e6:.1f} MB up, {total['bytes_down'] / 1e6:.1f} MB down"
+        "sent in all", f"{came_to.bytes_up / 1e6:.1f} MB up, {came_to.bytes_down / 1e6:.1f} MB down"
     )
-    table.add_row("time of clients and server", f"{total['seconds']:.1f} s")
+    table.add_row("time of clients and server", f"{came_to.seconds:.1f} s")
     return table
 
 
-def _percent(figure: float | None, metric: str) -> str:
+def percent(figure: float | None, metric: str) -> str:
+    """A figure as people read it."""
     if figure is None:
         return "no test data"
     return f"{100 * figure:.2f} %" if metric == "accuracy" else f"{figure:.4f}"

@@ -20,17 +20,11 @@ def _theory() -> None:
 
 
 @app.command()
+@options.with_data
 def rate(
     horizons: Annotated[str, typer.Option(help="The numbers of rounds T to train for.")] = "10,20,40,80,160",
     data: options.Data = None,
-    clients: options.Clients = None,
-    classes_per_client: options.ClassesPerClient = None,
-    partition: options.Partition = None,
-    alpha: options.Alpha = None,
-    column: options.Column = None,
-    split: options.Split = None,
-    rotations: options.Rotations = None,
-    data_dir: options.DataDir = None,
+    of_data: options.OfData = None,
     model: options.ModelName = None,
     steps: options.Steps = None,
     head_step: options.HeadStep = None,

@@ -52,7 +52,7 @@ class Division:
 def divide(found: DataSet, wanted: Partition, *, seed: int) -> Division:
     """Divide a data set among clients."""
     usual = "column" if found.clients else "iid" if _is_regression(found) else "classes"
-    kind = wanted.partition or usual
+    kind = wanted.partition or ("column" if wanted.column else usual)
     _refuse_what_does_not_apply(found, wanted, kind)
     clients = DEFAULT_CLIENTS if wanted.clients is None else wanted.clients
     match kind:

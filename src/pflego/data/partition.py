@@ -109,10 +109,10 @@ def by_column(train: Column, test: Column) -> tuple[list[ClientId], list[Indices
         raise UserError(
             f"client {strangers[0].item()!r} has test samples but none to train on: leave its samples out"
         )
-    return ids.tolist(), _sorted(owners, len(ids)), _sorted(np.searchsorted(ids, test), len(ids))
+    return ids.tolist(), by_owner(owners, len(ids)), by_owner(np.searchsorted(ids, test), len(ids))
 
 
-def _sorted(owners: Indices, clients: int) -> list[Indices]:
-    """Each client's samples, in ascending order."""
+def by_owner(owners: Indices, clients: int) -> list[Indices]:
+    """Each client's samples, in ascending order, from a number of each sample's owner."""
     ends = np.cumsum(np.bincount(owners, minlength=clients))
     return np.split(np.argsort(owners, kind="stable"), ends[:-1])

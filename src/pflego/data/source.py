@@ -29,7 +29,7 @@ class Source:
 
 
 @contextmanager
-def reading(file: Path) -> Iterator[None]:
+def reading(file: object) -> Iterator[None]:
     """Say of a file whatever goes wrong in reading it."""
     try:
         yield

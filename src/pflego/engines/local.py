@@ -48,16 +48,18 @@ class LocalEngine:
             state = self.algorithm.adapt(shared, state, problem)
         return self.algorithm.personal(shared, state, problem)
 
-    def scores(self, shared: Weights, *, adapt: bool = False) -> list[Score]:
-        """Try every client's model on its own test data, in the order of the federation."""
+    def scores(
+        self, shared: Weights, *, adapt: bool = False, only: Sequence[int] | None = None
+    ) -> list[Score]:
+        """Try every client's model on its own test data, in the order of the federation; or those of some only."""
 
         def score(position: int) -> Score:
             problem = self.problems[position]
             return problem.test(self.personal(shared, problem, adapt=adapt))
 
-        everyone = range(len(self.problems.federation))
-        size = self.problems.size(everyone)
-        return map_in_threads(score, everyone, size=size, device=self.problems.device)
+        tested = range(len(self.problems.federation)) if only is None else only
+        size = self.problems.size(tested)
+        return map_in_threads(score, tested, size=size, device=self.problems.device)
 
     def run(self, round: Round, shared: Weights, cohort: Sequence[int]) -> list[Outcome]:
         """Let every client of the cohort do its work; outcomes in the order of the federation."""

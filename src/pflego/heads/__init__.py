@@ -1,6 +1,6 @@
 """The personal part of a model, and the tau cheap steps on it."""
 
-from pflego.heads.base import HEAD, Head, HeadGradient, HeadInit, check_head_init
+from pflego.heads.base import HEAD, Head, HeadGradient, HeadInit, check_head_init, is_head
 from pflego.heads.descent import Descent
 from pflego.heads.linear import LinearHead, plain_loops
 from pflego.heads.module import ModuleHead
@@ -14,5 +14,6 @@ __all__ = [
     "LinearHead",
     "ModuleHead",
     "check_head_init",
+    "is_head",
     "plain_loops",
 ]

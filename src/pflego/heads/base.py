@@ -63,6 +63,11 @@ class Head(Protocol):
         ...
 
 
+def is_head(name: str) -> bool:
+    """Whether weights of this name belong to a head."""
+    return name == HEAD or name.startswith(f"{HEAD}.")
+
+
 def check_head_init(how: object) -> None:
     """Refuse a way to start heads that is neither known nor a function."""
     if not callable(how):

@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pflego.errors import UserError, unknown
 from pflego.model import Model
@@ -40,8 +40,8 @@ def usual(data: str) -> str:
 def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
     """Build a named model for samples of a shape, its first weights a function of the seed.
 
-    A name `module:function` is that of a function that gives a backbone, from the shape of a sample if it takes an
-    argument; the module is looked for in the working folder too.
+    A name `module:function` is that of a function that gives a backbone, from the shape of a sample if it asks for
+    one; the module is looked for in the working folder too.
 
     >>> build("mlp", (64,), seed=1).features
     200
@@ -56,34 +56,52 @@ def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
 
 
 def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]:
-    """A backbone somebody else has written, and its features, counted on a sample of zeros."""
+    """A backbone somebody else has written, and its features, counted on samples of zeros."""
     place, _, called = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
         function = getattr(importlib.import_module(place), called)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever somebody else's code does
         raise UserError(
             f"model {name!r}: {error}; it must be module:function, importable from here"
         ) from error
     finally:
         sys.path.pop(0)
+    if not callable(function):
+        raise UserError(f"model {name!r}: {called} is no function that gives a backbone")
 
     def make(shape: Sequence[int]) -> tuple[nn.Module, int]:
-        backbone = function(tuple(shape)) if inspect.signature(function).parameters else function()
+        backbone = _attempt(f"{name} failed", lambda: _called(function, tuple(shape)))
         if not isinstance(backbone, nn.Module):
             raise UserError(f"{name} must give a torch.nn.Module, not {type(backbone).__name__}")
         first = next(backbone.parameters(), torch.empty(0))
-        try:
-            with torch.no_grad():
-                features = backbone(torch.zeros(1, *shape, dtype=first.dtype))
-        except Exception as error:  # whatever somebody else's module does
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"{name} cannot take a sample of shape {tuple(shape)}: {reason}") from error
-        if features.dim() != 2:
-            raise UserError(f"{name} must map a batch to (samples, features), not to {tuple(features.shape)}")
+        with torch.no_grad():
+            features = _attempt(
+                f"{name} cannot take samples of shape {tuple(shape)}",
+                lambda: backbone(torch.zeros(2, *shape, dtype=first.dtype)),
+            )
+        if not isinstance(features, Tensor) or features.dim() != 2:
+            found = tuple(features.shape) if isinstance(features, Tensor) else f"a {type(features).__name__}"
+            raise UserError(f"{name} must map a batch to (samples, features), not to {found}")
         return backbone, features.shape[1]
 
     return make
+
+
+def _called(function: Callable[..., object], shape: tuple[int, ...]) -> object:
+    """What a function gives; it gets the shape of a sample if its first argument is called so or must be given."""
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if first is None or first.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        return function()
+    return function(shape) if first.name == "shape" or first.default is first.empty else function()
+
+
+def _attempt(what: str, action: Callable[[], object]) -> object:
+    try:
+        return action()
+    except Exception as error:  # whatever somebody else's code does
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{what}: {reason}") from error
 
 
 __all__ = ["BACKBONES", "build", "cifar_cnn", "mlp", "omniglot_conv4", "usual"]

@@ -13,13 +13,13 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from pflego.checkpoint import HistoryRow
-from pflego.comparison import LAST, curves_of
 from pflego.cost import Cost
 from pflego.errors import UserError, unknown
 from pflego.experiment import Experiment, load_data
 from pflego.federation import Federation
 from pflego.files import make_folder, write_atomically
 from pflego.paper import PRESETS, methods, preset, published
+from pflego.summary import LAST, curves_of
 
 # What goes beyond the paper: PFLEGO with the rates of its theory, and with a common head.
 VARIANTS: dict[str, dict[str, object]] = {

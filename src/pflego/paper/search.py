@@ -5,22 +5,25 @@ The paper does not say on which data it chose; here it is a fifth of each client
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from pflego.comparison import LAST
 from pflego.data.validation import hold_out
 from pflego.experiment import Experiment, load_data
-from pflego.files import make_folder
 from pflego.paper import published
 from pflego.paper.cells import Cell
+from pflego.randomness import numpy_generator
+from pflego.summary import LAST
+from pflego.tuning.space import Spaces, Value
+from pflego.tuning.study import GivenUp
+from pflego.tuning.study import search as look
 
 if TYPE_CHECKING:
-    from optuna import Study, Trial
+    from optuna import Trial
 
 
 @dataclass(frozen=True)
@@ -55,31 +58,30 @@ def search(
     changes: dict[str, object] | None = None,
 ) -> Found:
     """Try the grid, or some of it, and go on where an earlier search stopped."""
-    try:
-        import optuna
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("for a search: pip install 'pflego[search]'") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    settings = Cell(preset, method, seed, changes or {}).settings()
+    cell = Cell(preset, method, seed, {key: v for key, v in (changes or {}).items() if key != "data_dir"})
+    settings = {**cell.settings(), **(changes or {})}
     federation = hold_out(load_data(settings), seed=seed)
-    space = {name: list(values) for name, values in grid(preset, method).items()}
+    spaces: Spaces = {name: list(values) for name, values in grid(preset, method).items()}
+    points = [dict(zip(spaces, values, strict=True)) for values in product(*grid(preset, method).values())]
+    order = numpy_generator(seed, "grid").permutation(len(points))
 
-    def objective(trial: Trial) -> float:
-        rates = {name: trial.suggest_categorical(name, values) for name, values in space.items()}
+    def attempt(trial: Trial, rates: Mapping[str, Value]) -> float:
         run = Experiment.build({**settings, **rates}, federation=federation).train(progress=False)
         figures = [value for row in run.history if (value := row.get("participants_accuracy")) is not None]
+        if not figures:
+            raise GivenUp("diverged")
         return fmean(figures[-LAST:])
 
-    make_folder(folder)
-    study: Study = optuna.create_study(
-        study_name=f"{preset} {method} seed {seed} {sorted((changes or {}).items())}",
-        storage=f"sqlite:///{folder / 'search.db'}",
-        sampler=optuna.samplers.GridSampler(space, seed=seed),
-        direction="maximize",
-        load_if_exists=True,
+    done = look(
+        folder / "search" / f"{cell.name}.json",
+        spaces,
+        attempt,
+        trials=min(trials or len(points), len(points)),
+        seed=seed,
+        maximise=True,
+        made_of={"grid": grid(preset, method)},
+        points=lambda number: points[order[number]],
     )
-    wanted = prod(len(values) for values in space.values())
-    left = min(trials or wanted, wanted) - len(study.trials)
-    if left > 0:
-        study.optimize(objective, n_trials=left)
-    return Found(preset, method, dict(study.best_params), 100 * study.best_value, len(study.trials))
+    best = max(done, key=lambda attempt: attempt.figure or 0.0)
+    rates = {name: float(value) for name, value in best.values.items()}
+    return Found(preset, method, rates, 100 * (best.figure or 0.0), len(done))

@@ -1,0 +1,103 @@
+"""Who competes: learning alone, one model for everybody, heads of one's own. What a round of each costs a client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import torch
+
+from pflego.algorithms import PFLEGO, Algorithm, FedAvg, Local
+from pflego.cost import Cost, measure
+from pflego.federation import Federation
+from pflego.heads import LinearHead
+from pflego.model import Model
+from pflego.problem import Problems
+from pflego.report.words import significant
+from pflego.theory import best_rate
+
+ALONE = ("alone", "alone-longer")
+ONE_MODEL = "one-model"
+OWN_HEADS = "own-heads"
+COMMON_HEAD = "common-head"
+PERSONAL = (OWN_HEADS, COMMON_HEAD)
+FEDERATED = (ONE_MODEL, *PERSONAL)
+
+_OF_BEST_RATE = (0.3, 1.0, 0.1)  # rates of plain gradient descent that are tried, in parts of 1/L
+_SERVER_RATES = {False: (0.003, 0.01), True: (0.002, 0.006)}  # of PFLEGO, by whether it has a common head
+_ASKED = 9  # clients that are asked for L
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to learn, and the rates at which it is tried."""
+
+    name: str
+    words: str
+    variants: tuple[Algorithm, ...]
+    passes: int  # through the backbone and back, a client and round
+
+    @property
+    def dear(self) -> bool:
+        """Whether a round costs so much that rates are not tried at full length."""
+        return self.passes > 1
+
+
+def contenders(model: Model, federation: Federation, *, steps: int) -> list[Contender]:
+    """Everybody who competes. Beside heads that are not linear there is no common head."""
+    best = _usual_rate(model, federation)
+    rates = [significant(part * best, 2) for part in _OF_BEST_RATE]
+    alone = {"alone, as many passes": 1, f"alone, {steps} times as many": steps}
+    found = [
+        Contender(name, words, tuple(Local(steps=passes, client_lr=rate) for rate in rates), passes)
+        for name, (words, passes) in zip(ALONE, alone.items(), strict=True)
+    ][: 1 if steps == 1 else 2]
+    shared = tuple(FedAvg(steps=steps, client_lr=rate, labels="global") for rate in rates)
+    found.append(Contender(ONE_MODEL, "one model (FedAvg)", shared, steps))
+    linear = isinstance(model.head(federation.outputs), LinearHead)
+    for name, words, common in [
+        (OWN_HEADS, "own heads (PFLEGO)", False),
+        (COMMON_HEAD, "own heads and a common one (PFLEGO)", True),
+    ]:
+        variants = tuple(
+            PFLEGO(steps=steps, server_lr=rate, common_head=common) for rate in _SERVER_RATES[common]
+        )
+        found += [Contender(name, words, variants, 1)] if linear or not common else []
+    return found
+
+
+def costs(
+    competing: Sequence[Contender],
+    federation: Federation,
+    model: Model,
+    *,
+    device: str | torch.device,
+) -> dict[str, Cost]:
+    """What a round costs the client of median size. Where every step is alike, one is measured and multiplied."""
+    found = {}
+    for contender in competing:
+        method, times = contender.variants[0], contender.passes
+        if isinstance(method, Local | FedAvg):
+            method = replace(method, steps=1)
+        cost = measure(federation, model, method, device=device)
+        found[contender.name] = replace(
+            cost,
+            flops=times * cost.flops,
+            forward_passes=times * cost.forward_passes,
+            backward_passes=times * cost.backward_passes,
+            seconds=times * cost.seconds,
+        )
+    return found
+
+
+def _usual_rate(model: Model, federation: Federation) -> float:
+    """1/L of a head on the untrained backbone's features, the median over some clients: the scale for other rates."""
+    problems = Problems(federation, model, labels="global")
+    weights = model.weights()
+    found = []
+    for position in range(min(_ASKED, len(federation))):
+        problem = problems[position]
+        features = problem.forward(weights).features
+        found.append(best_rate(problem.head_smoothness(problem.new_head("zeros", 0), features)))
+    return median(found)

@@ -1,0 +1,149 @@
+"""What to start with: a method, its rates, and the command that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from pflego.advice.contenders import ALONE, COMMON_HEAD, ONE_MODEL, OWN_HEADS
+from pflego.advice.contest import Candidate, Contest
+from pflego.advice.verdict import MARGIN, RELATIVE_MARGIN, Answer
+from pflego.algorithms import PFLEGO, Algorithm
+from pflego.cost import Cost
+from pflego.experiment import command
+from pflego.participation import Participation
+
+VERDICTS = {
+    ALONE[0]: "Let every client learn alone.",
+    ALONE[1]: "Let every client learn alone.",
+    ONE_MODEL: "Federate, with one model for everybody (FedAvg).",
+    OWN_HEADS: "Federate, and give every client a head of its own (PFLEGO).",
+    COMMON_HEAD: "Federate, with a head of its own for every client beside a common one (PFLEGO).",
+}
+_LONGER = 4  # a training that does not overfit is worth so many times the rounds of the contest
+
+
+@dataclass(frozen=True)
+class Start:
+    """What to start with."""
+
+    contender: str
+    why: str
+    algorithm: str
+    options: dict[str, object]  # of the method
+    participation: str
+    rounds: int
+    settings: dict[str, object]  # all of it, as a settings file has it
+    command: str
+
+    @property
+    def verdict(self) -> str:
+        """What to do, in a sentence."""
+        return VERDICTS[self.contender]
+
+
+def choose(
+    federating: Answer, personalising: Answer, common: Answer | None, alone: str, costs: Mapping[str, Cost]
+) -> tuple[str, str]:
+    """The contender to start with, and why: the simplest that was not shown to be worse.
+
+    Between one model and heads of their own, where figures do not decide, the work they cost does.
+    """
+    if federating.verdict not in ("yes", "probably"):
+        why = "Federating was not shown to do better, and alone nothing has to be sent and nobody waited for."
+        if federating.verdict == "can't tell":
+            why += " Look longer, or at more clients, before building on it."
+        return alone, why
+    if personalising.verdict in ("no", "probably not"):
+        return ONE_MODEL, "One model does better than heads of their own."
+    name, words = (
+        OWN_HEADS,
+        "a head of its own says least about a client: no message shows which classes it has",
+    )
+    if common is not None and common.verdict in ("yes", "probably"):
+        name, words = COMMON_HEAD, "a common head beside their own helps"
+    if personalising.verdict in ("yes", "probably"):
+        return name, f"Heads of their own do better than one model, and {words}."
+    times = costs[ONE_MODEL].flops / max(1, costs[name].flops)
+    return (
+        name,
+        f"One model was shown to be neither better nor worse, but is {times:.2g} times the work; {words}.",
+    )
+
+
+def start(
+    contest: Contest,
+    chosen: tuple[str, str],
+    *,
+    data: Mapping[str, object],
+    model: Mapping[str, object],
+    clients: int,
+    participation: Participation,
+    seed: int,
+) -> Start:
+    """Put together what `pflego run` needs. Federations and models that were made in Python are left to Python."""
+    contender, why = chosen
+    candidate = contest.best([contender])
+    options = _options(candidate.algorithm)
+    visited = participation.expected(clients) / clients
+    rounds = stop_after(contest, candidate)
+    if rounds is None:
+        rounds = _LONGER * contest.curve(candidate)[-1][0]
+    if contender != ONE_MODEL:  # heads learn when their clients are asked
+        rounds = ceil(rounds / visited)
+    training = {
+        "algorithm": candidate.algorithm.name,
+        **options,
+        "participation": str(participation),
+        "rounds": rounds,
+        "seed": seed,
+    }
+    settings = {name: value for name, value in {**data, **model, **training}.items() if value is not None}
+    return Start(
+        contender,
+        why,
+        candidate.algorithm.name,
+        options,
+        str(participation),
+        rounds,
+        settings,
+        command(_worth_saying(settings))
+        if "data" in data
+        else _python(candidate.algorithm, options, participation, rounds),
+    )
+
+
+def stop_after(contest: Contest, candidate: Candidate) -> int | None:
+    """The round after which more training did harm that matters; None if none did."""
+    curve = contest.curve(candidate)
+    best, last = contest.figure(candidate), curve[-1][1]
+    harm = best - last if contest.task.higher_is_better else last - best
+    margin = MARGIN if contest.task.higher_is_better else RELATIVE_MARGIN * best
+    return candidate.round if harm > margin else None
+
+
+def _options(algorithm: Algorithm) -> dict[str, object]:
+    """The method's settings that are worth saying."""
+    wanted = ["steps", "client_lr", "server_lr", "labels"]
+    found = {name: value for name, value in algorithm.settings().items() if name in wanted}
+    return (
+        {**found, "common_head": True} if isinstance(algorithm, PFLEGO) and algorithm.common_head else found
+    )
+
+
+def _worth_saying(settings: Mapping[str, object]) -> dict[str, object]:
+    """What a command has to say: not what is so anyway."""
+    seed = settings["seed"]
+    usual = {"seed": 0, "data_seed": seed, "model_seed": seed, "participation": "everyone"}
+    return {name: value for name, value in settings.items() if usual.get(name) != value}
+
+
+def _python(
+    algorithm: Algorithm, options: Mapping[str, object], participation: Participation, rounds: int
+) -> str:
+    made = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return (
+        f"pflego.train(federation, model, pflego.{type(algorithm).__name__}({made}), "
+        f"rounds={rounds}, participation=pflego.{participation!r})"
+    )

@@ -1,0 +1,240 @@
+"""pflego advise: how much personalisation does a federation need?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pflego.cli import options
+from pflego.cli.check import DataArgument
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from pflego.advice import Advice
+    from pflego.advice.statistics import Interval
+
+
+@options.with_data
+def advise(
+    data: DataArgument,
+    of_data: options.OfData = None,
+    data_seed: options.DataSeed = None,
+    model: options.ModelName = None,
+    model_seed: options.ModelSeed = None,
+    steps: options.Steps = None,
+    participation: options.Participation = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of the contest. \\[as the budget allows, at most 20]")
+    ] = None,
+    look_at: Annotated[
+        int | None,
+        typer.Option(help="Clients that compete, drawn at random. \\[as the budget allows, at most 50]"),
+    ] = None,
+    splits: Annotated[int, typer.Option(help="How often a part of the data is held out, 2 or more.")] = 2,
+    budget_seconds: Annotated[
+        float, typer.Option(help="What the contest may take, reckoned for two modest cores.")
+    ] = 60.0,
+    seed: options.Seed = None,
+    device: options.Device = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for advice.json, advice.png and start.toml.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")
+    ] = False,
+) -> None:
+    """Say how different clients are, whether federating and personalising pay, and what to start with.
+
+    [bold]pflego advise digits --clients 20 --classes-per-client 2[/bold]
+
+    Learning alone, one model for everybody and heads of one's own compete for some rounds, on a part of each client's
+    training data that is held out. Test data are not looked at. It says how sure it is.
+    """
+    given = options.given(
+        {
+            k: v
+            for k, v in locals().items()
+            if k not in {"rounds", "look_at", "splits", "budget_seconds", "out", "json"}
+        }
+    )
+    import sys
+    from json import dumps
+
+    from rich.console import Console
+
+    from pflego.advice import advise as ask
+    from pflego.experiment import Experiment
+    from pflego.participation import parse
+
+    experiment = Experiment.build(given)
+    notes = Console(stderr=True)
+    try:
+        advice = ask(
+            experiment.federation,
+            experiment.model,
+            steps=int(str(given.get("steps", 50))),
+            participation=parse(participation) if participation is not None else None,
+            rounds=rounds,
+            look_at=look_at,
+            splits=splits,
+            budget_seconds=budget_seconds,
+            seed=int(str(experiment.settings["seed"])),
+            device=str(experiment.settings["device"]),
+            tell=lambda words: notes.print(words, highlight=False, markup=False, soft_wrap=True),
+        )
+    except KeyboardInterrupt:
+        typer.echo("\nstopped", err=True)
+        raise typer.Exit(130) from None
+    if out is not None:
+        advice.save(out)
+    if json:
+        sys.stdout.write(dumps(advice.figures(), indent=1) + "\n")
+        return
+    console = Console()
+    for part in parts(advice):
+        console.print(part)
+    console.print(
+        "Start with:", advice.start.command, sep="\n", highlight=False, markup=False, soft_wrap=True
+    )
+    if out is not None:
+        console.print(
+            f"figures in {out / 'advice.json'}, drawn in {out / 'advice.png'}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def parts(advice: Advice) -> list[RenderableType]:
+    """The verdict in words, then the evidence."""
+    from rich.panel import Panel
+    from rich.text import Text
+
+    words = Text(advice.start.verdict, style="bold")
+    for heading, said in advice.paragraphs().items():
+        words.append("\n\n").append(heading, style="bold").append(f" {said}", style="not bold")
+    return [
+        Panel(words, title="advice", title_align="left", padding=(1, 2)),
+        _answers(advice),
+        _standings(advice),
+        _differences(advice),
+        _costs(advice),
+    ]
+
+
+def _answers(advice: Advice) -> Table:
+    from pflego.advice.verdict import CERTAINTY, difference
+
+    table = _table(
+        "does it pay?", ["question"], ["answer", "difference, 95 % interval", "gain", "lose", "clients"]
+    )
+    for answer in (advice.federating, advice.personalising, advice.common_head):
+        if answer is not None:
+            table.add_row(
+                answer.question,
+                answer.verdict,
+                difference(answer.gain, answer.interval, advice.metric),
+                str(answer.better),
+                str(answer.worse),
+                str(answer.clients),
+            )
+    table.caption = CERTAINTY
+    return table
+
+
+def _standings(advice: Advice) -> Table:
+    metric = advice.metric
+    table = _table(
+        f"{metric.name} on held-out samples",
+        ["learning"],
+        ["all clients", "worst tenth", "rate", "best round"],
+    )
+    for standing in advice.standings:
+        table.add_row(
+            standing.words,
+            metric.text(standing.figure),
+            metric.text(standing.worst_tenth),
+            f"{standing.rate:g}",
+            str(standing.round),
+        )
+    table.caption = (
+        "rate: of the client's steps, for PFLEGO of the server's (the client's is auto). Rates and rounds are chosen "
+        "on other splits than the figures are measured on; shown are those that are best over all."
+    )
+    return table
+
+
+def _differences(advice: Advice) -> Table:
+    from pflego.advice.verdict import number
+    from pflego.advice.words import DEFINITIONS
+
+    found = advice.differences
+    table = _table("how different the clients are", ["what"], ["figure", "95 % interval", "beside it"])
+    table.add_row(
+        "distance of labels",
+        number(found.labels.value),
+        _interval(found.labels_interval),
+        f"{number(found.labels.by_chance)} by chance",
+    )
+    if found.inputs is not None:
+        table.add_row(
+            "shift of inputs with one label",
+            number(found.inputs.value),
+            "",
+            f"{number(found.inputs.rarely)} by chance, rarely more",
+        )
+    for words, rounds in [("own heads", found.own_heads), ("one model", found.one_model)]:
+        for round, own in rounds.items():
+            table.add_row(
+                f"cosine of gradients, {words}, round {round}",
+                number(own.between),
+                _interval(own.interval),
+                f"{number(own.within)} within a client",
+            )
+    table.caption = " ".join(f"{what.capitalize()}: {words}" for what, words in DEFINITIONS.items())
+    return table
+
+
+def _interval(interval: Interval) -> str:
+    from pflego.advice.verdict import number
+
+    return f"{number(interval.low)} to {number(interval.high)}"
+
+
+def _costs(advice: Advice) -> Table:
+    from pflego.cost import Energy
+    from pflego.report.words import amount, duration
+
+    table = _table(
+        "what a round costs a client of median size",
+        ["learning"],
+        ["passes", "work", "memory", "sent both ways", "time here", "energy"],
+    )
+    for standing in advice.standings:
+        cost = standing.cost
+        table.add_row(
+            standing.words,
+            f"{cost.forward_passes} + {cost.backward_passes}",
+            amount(cost.flops, "FLOP"),
+            amount(cost.memory, "B"),
+            amount(cost.bytes_down + cost.bytes_up, "B"),
+            duration(cost.seconds),
+            amount(cost.joules(), "J"),
+        )
+    table.caption = f"forward + backward passes; energy is an estimate: {Energy()}"
+    return table
+
+
+def _table(title: str, left: list[str], right: list[str]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    for heading in left:
+        table.add_column(heading)
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table

@@ -1,0 +1,142 @@
+"""pflego deploy: a federation across real machines, on Flower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pflego.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pflego.deploy.inspection import Line
+
+app = typer.Typer(
+    help="A federation across real machines, on Flower: the app, certificates, keys, and what leaves a site.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
+    settings: Annotated[
+        Path | None,
+        typer.Argument(help="A TOML file of settings: those of [bold]pflego run[/bold] but for the data."),
+    ] = None,
+) -> None:
+    """Write a Flower app: what server and sites run, its settings, and step by step what to type where.
+
+    [bold]pflego deploy init hospitals[/bold] begins with the defaults; edit hospitals/pyproject.toml.
+    """
+    _needs_flower()
+    from pflego.deploy.folder import write_app
+    from pflego.experiment import read_settings
+
+    for path in write_app(folder, {} if settings is None else read_settings(settings)):
+        typer.echo(path)
+    typer.echo(f"next: edit {folder / 'pyproject.toml'}, then follow {folder / 'README.md'}")
+
+
+@app.command()
+def certs(
+    folder: Annotated[Path, typer.Argument(help="Where to put them.", show_default=False)],
+    host: Annotated[
+        list[str],
+        typer.Option(help="A name or address that sites reach the server by; more than one is fine."),
+    ],
+    days: Annotated[int, typer.Option(help="How long they are good for.", min=1)] = 365,
+) -> None:
+    """Make certificates for a trial: an authority of its own (ca.crt) and the server's certificate.
+
+    [bold]pflego deploy certs certs --host server.example.org --host 10.0.0.5[/bold]
+
+    Sites need ca.crt and nothing else. server.key stays on the server, ca.key can be deleted.
+    """
+    _needs_flower()
+    from pflego.deploy.certificates import write_certificates
+
+    for path in write_certificates(folder, host, days=days):
+        typer.echo(path)
+
+
+@app.command()
+def key(
+    path: Annotated[Path, typer.Argument(help="The private key's file; .pub is added for the public one.")],
+) -> None:
+    """Make a site's key pair. The private key never leaves the site; the server registers the public one."""
+    _needs_flower()
+    from pflego.deploy.certificates import write_key
+
+    for written in write_key(path):
+        typer.echo(written)
+
+
+@app.command()
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="The folder of the Flower app.", show_default=False)],
+    node_config: Annotated[
+        str,
+        typer.Option(
+            help='As the SuperNode will be started: \'client-id="ward-3" data="own.npz" state="state"\'.',
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Show a site what will leave its machine, before it joins. Nothing is sent, and nothing is written.
+
+    One round's work is really done on the site's own data; what is shown is what would be sent.
+    """
+    _needs_flower()
+    from rich.console import Console
+
+    from pflego.deploy.inspection import inspect
+
+    console = Console(highlight=False, soft_wrap=True)
+    seen = inspect(folder, node_config)
+    console.print("[bold]What leaves this machine[/bold]")
+    console.print("\nonce, when the server asks who is here")
+    for name, value in seen.once.items():
+        console.print(f"  {name}: {value}", markup=False)
+    console.print(f"\nin every round that this client takes part in: {seen.bytes:,} bytes of weights")
+    console.print(_table(seen.message))
+    console.print("and figures: " + ", ".join(seen.figures))
+    console.print(
+        "\nwhen everybody is evaluated: " + ", ".join(n for n in seen.figures if n.startswith("test_"))
+    )
+    console.print(
+        f"\n[bold]What comes in[/bold]: {sum(line.bytes for line in seen.received):,} bytes of weights"
+    )
+    if seen.outputs_unknown:
+        console.print("(counted with this client's classes alone: the head grows with those of the others)")
+    console.print("\n[bold]What never leaves[/bold]")
+    console.print(_table([*seen.data, *seen.kept]))
+    if seen.kept:
+        console.print(f"{', '.join(line.name for line in seen.kept)}: kept in {seen.file}", markup=False)
+    for name in seen.altered:
+        console.print(
+            f"[bold]warning[/bold]: {folder / name} is not as pflego wrote it, and runs on this machine: read it"
+        )
+
+
+def _table(lines: list[Line]) -> Table:
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("name", "type", "shape"):
+        table.add_column(heading)
+    table.add_column("bytes", justify="right")
+    for line in lines:
+        table.add_row(line.name, line.dtype, " × ".join(map(str, line.shape)) or "1", f"{line.bytes:,}")
+    return table
+
+
+def _needs_flower() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("flwr") is None or find_spec("cryptography") is None:
+        raise UserError("for a deployment: pip install 'pflego[flower]'")

@@ -1,0 +1,92 @@
+"""pflego evaluate: how good everybody's models are, on their own test data or on new samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pflego.cli import rows, whose
+from pflego.errors import UserError
+
+if TYPE_CHECKING:
+    from pflego.run import Run
+
+
+def evaluate(
+    run: whose.Folder,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Labelled samples, like the training data. \\[each client's own test data]"),
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Whose model alone. \\[everybody's, each on its own samples]")
+    ] = None,
+    adapt: Annotated[
+        bool,
+        typer.Option("--adapt", help="Clients first take their local steps against the present backbone."),
+    ] = False,
+    out: rows.OutFile = None,
+) -> None:
+    """Evaluate the clients' models: a line a client, all of them together, the worst tenth.
+
+    [bold]pflego evaluate runs/a[/bold] tries every model on its client's test data.
+
+    [bold]pflego evaluate runs/a --data new.csv --client 3[/bold] tries one on new samples.
+    """
+    chosen = rows.choose(None, out)
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from pflego.cli.run import percent
+    from pflego.evaluation import pooled, table, worst_tenth
+    from pflego.experiment import open_run
+    from pflego.prediction import of_clients
+
+    opened = open_run(run)
+    if data is not None:
+        opened = _on(opened, data, client, run)
+    elif client is not None:
+        opened = of_clients(opened, whose.clients_called([client], opened.federation, run))
+    task, scores = opened.federation.task, opened.scores(adapt=adapt)
+    lines = table(opened.federation.ids, scores, task)
+    figures = [score.figure(task) for score in scores]
+    together = pooled(scores, task)
+    worst = worst_tenth(figures, higher_is_better=task.higher_is_better)
+    if out is not None:
+        whole = {"clients": lines, task.metric: together, "worst_tenth": worst}
+        columns = ["id", "samples", "loss", task.metric]
+        rows.put(rows.as_csv(columns, lines) if chosen == "csv" else rows.as_json(whole), out)
+    shown = Table()
+    shown.add_column("client", no_wrap=True)
+    for heading in ("samples", "loss", task.metric):
+        shown.add_column(heading, justify="right")
+    for line, figure in zip(lines, figures, strict=True):
+        loss = line["loss"]
+        shown.add_row(
+            str(line["id"]),
+            str(line["samples"]),
+            "–" if loss is None else f"{loss:.4f}",
+            percent(figure, task.metric),
+        )
+    if len(lines) > 1:
+        shown.add_section()
+        shown.add_row(
+            "all together", str(sum(score.samples for score in scores)), "", percent(together, task.metric)
+        )
+        shown.add_row("worst tenth", "", "", percent(worst, task.metric))
+    Console().print(shown)
+
+
+def _on(run: Run, data: Path, client: str | None, folder: Path) -> Run:
+    from pflego.data.schema import schema_of
+    from pflego.prediction import judged_on
+
+    samples = schema_of(run.federation).read(data)
+    if samples.y is None:
+        raise UserError(
+            f"{data} has no labels to compare with: pflego predict says what the model makes of it"
+        )
+    return judged_on(run, samples, whose.owners(samples, data, client, run.federation, folder))

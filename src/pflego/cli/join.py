@@ -1,0 +1,61 @@
+"""pflego join: a new client gets a model, and takes part from then on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pflego.cli import whose
+
+
+def join(
+    run: whose.Folder,
+    data: Annotated[
+        Path, typer.Option(help="The client's labelled samples, like the training data.", show_default=False)
+    ],
+    client: Annotated[str, typer.Option(help="What to call it.", show_default=False)],
+    steps: Annotated[
+        int | None, typer.Option(help="Steps on its own head. \\[until it hardly gets better]")
+    ] = None,
+    alone: Annotated[
+        int | None,
+        typer.Option(help="Rounds of learning alone, to compare with. \\[as the others had, at most 20]"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the enlarged run; RUN stays as it is. \\[RUN]")
+    ] = None,
+) -> None:
+    """Let a new client in: a head for the trained backbone, in seconds, and its place in the federation.
+
+    [bold]pflego join runs/a --client new --data new.csv[/bold]
+
+    [bold]pflego run --resume --out runs/a --rounds 60[/bold] then trains on with everybody. The file must stay where
+    it is.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from pflego import joining
+    from pflego.cli.run import percent
+    from pflego.experiment import open_run
+
+    opened = open_run(run)
+    federation = joining.enlarged_from_file(opened.federation, whose.new_id(client, opened.federation), data)
+    joined = joining.join(opened, federation, steps=steps, alone=alone, out=out)
+    task = opened.federation.task
+    new = federation[len(federation) - 1]
+    typer.echo(f"client {joined.client}, {len(new.x_train)} training and {len(new.x_test)} test samples")
+    table = Table(show_header=False)
+    for label, score in [
+        ("now", joined.score),
+        ("with an untrained head", joined.untrained),
+        ("learning alone", joined.alone),
+    ]:
+        if score is not None:
+            table.add_row(f"{task.metric} {label}", percent(score.figure(task), task.metric))
+    Console().print(table)
+    typer.echo(
+        f"it takes part from now on: pflego run --resume --out {joined.run.folder} --rounds {len(opened.history) + 10}"
+    )

@@ -1,0 +1,56 @@
+"""Rows as CSV or JSON, for other programs to read: to a file, or where the next command can take them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pflego.errors import UserError, check_choice
+
+FORMATS = ["csv", "json"]
+
+OutFile = Annotated[Path | None, typer.Option(help="File to write, .csv or .json. \\[the terminal]")]
+FormatName = Annotated[str | None, typer.Option(help="csv or json. \\[as --out ends, or csv]")]
+
+
+def choose(format: str | None, out: Path | None) -> str:
+    """The format that was asked for, or that a file's name ends in."""
+    if format is not None:
+        check_choice("format", format, FORMATS)
+        return format
+    if out is None:
+        return "csv"
+    if (end := out.suffix.lower().removeprefix(".")) not in FORMATS:
+        raise UserError(f"{out} is neither .csv nor .json: say which it shall be, with --format")
+    return end
+
+
+def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
+    """A line a row; what a row does not have stays blank."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def as_json(content: object) -> str:
+    """The same as lists and objects."""
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def put(text: str, out: Path | None) -> None:
+    """Write it to a file, or print it."""
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    from pflego.files import make_folder, write_atomically
+
+    make_folder(out.parent)
+    write_atomically(out, text.encode())

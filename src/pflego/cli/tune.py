@@ -1,0 +1,169 @@
+"""pflego tune: search for the best hyperparameters, without a look at the test data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pflego.cli import options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pflego.report.words import Metric
+    from pflego.tuning import Attempt, Tuning
+    from pflego.tuning.space import Value
+
+_SEARCH = "Search"
+_SHOWN = 10  # trials in the table
+
+
+@options.with_data
+def tune(
+    settings: options.SettingsFile = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What to try: server_lr=1e-4:1e-1:log (a range), steps=5:100 (whole numbers), client_lr=auto,0.01,0.1 "
+            "(a list). Any number of times. \\[the method's rates, a decade to each side]",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    trials: Annotated[
+        int, typer.Option(help="How many there are to be in all.", rich_help_panel=_SEARCH)
+    ] = 20,
+    hold_out: Annotated[
+        float, typer.Option(help="Share of each client's training data to judge by.", rich_help_panel=_SEARCH)
+    ] = 0.2,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the search and its results.", rich_help_panel=_SEARCH)
+    ] = Path("runs/tuning"),
+    preset: options.Preset = None,
+    data: options.Data = None,
+    of_data: options.OfData = None,
+    data_seed: options.DataSeed = None,
+    algorithm: options.AlgorithmName = None,
+    model: options.ModelName = None,
+    model_seed: options.ModelSeed = None,
+    steps: options.Steps = None,
+    client_lr: options.ClientLr = None,
+    server_lr: options.ServerLr = None,
+    server_optimizer: options.ServerOptimizer = None,
+    head_step: options.HeadStep = None,
+    head_init: options.HeadInit = None,
+    head_optimizer: options.HeadOptimizer = None,
+    momentum: options.Momentum = None,
+    common_head: options.CommonHead = None,
+    head_decay: options.HeadDecay = None,
+    labels: options.Labels = None,
+    mu: options.Mu = None,
+    body_steps: options.BodySteps = None,
+    fine_tune: options.FineTune = None,
+    global_lr: options.GlobalLr = None,
+    reset: options.Reset = None,
+    participation: options.Participation = None,
+    rounds: options.Rounds = None,
+    dropout: options.Dropout = None,
+    missing: options.Missing = None,
+    seed: options.Seed = None,
+    evaluate_every: options.EvaluateEvery = None,
+    batch_size: options.BatchSize = None,
+    memory: options.Memory = None,
+    device: options.Device = None,
+) -> None:
+    """Search for the best hyperparameters, without a look at the test data.
+
+    [bold]pflego tune --data digits --participation 5 --rounds 50[/bold] looks for PFLEGO's server rate.
+
+    [bold]pflego tune --algorithm fedprox --over client_lr=1e-3:1e-1:log --over mu=0.01,0.1,1 --trials 30[/bold] says
+    what to try.
+
+    A trial trains on most of each client's training data and is judged by the rest. One that does worse than most did
+    at the same round is given up. Interrupted, the same command goes on where it stopped. The folder holds best.toml
+    (settings for [bold]pflego run[/bold]), trials.csv, trials.json and tuning.png.
+    """
+    given = options.given(
+        {
+            k: v
+            for k, v in locals().items()
+            if k not in {"settings", "over", "trials", "hold_out", "out", "preset"}
+        }
+    )
+
+    from rich.console import Console
+
+    from pflego import paper
+    from pflego.experiment import read_settings
+    from pflego.tuning import read
+    from pflego.tuning import tune as search
+
+    base = {} if settings is None else read_settings(settings)
+    if preset is not None:
+        base = {**paper.preset(preset, str(given.get("algorithm", base.get("algorithm", "pflego")))), **base}
+    spaces = None if over is None else dict(read(text) for text in over)
+
+    def told(attempt: Attempt, metric: Metric) -> None:
+        typer.echo(f"trial {attempt.number} of {trials}: {_words(attempt, metric)}", err=True)
+
+    try:
+        tuning = search({**base, **given}, spaces, out=out, trials=trials, hold_out=hold_out, told=told)
+    except KeyboardInterrupt:
+        typer.echo("\nstopped; the same command goes on from here", err=True)
+        raise typer.Exit(130) from None
+    console = Console()
+    console.print(table(tuning))
+    if tuning.mattered:
+        shares = [f"{name} {100 * share:.0f} %" for name, share in tuning.mattered.items()]
+        typer.echo(f"what mattered: {', '.join(shares)}")
+    typer.echo(f"results in {out}{_picture(tuning, out)}")
+    typer.echo(f"train with the best: pflego run {out / 'best.toml'}")
+
+
+def table(tuning: Tuning) -> Table:
+    """The best trials, a line each."""
+    from rich.table import Table
+
+    from pflego.report.words import count
+
+    early = sum(attempt.ended != "finished" for attempt in tuning.attempts)
+    shown = Table(
+        title=f"{count(len(tuning.attempts), 'trial')}, {early} of them ended early", title_justify="left"
+    )
+    for heading in ("trial", f"validation {tuning.metric.name}", *tuning.spaces):
+        shown.add_column(heading, justify="right")
+    for attempt in tuning.ranked()[:_SHOWN]:
+        if attempt.ended == "finished":
+            figure = tuning.metric.text(attempt.figure, 2)
+            values = [_value(attempt.values[name]) for name in tuning.spaces]
+            style = "bold" if attempt == tuning.best else None
+            shown.add_row(str(attempt.number), figure, *values, style=style)
+    return shown
+
+
+def _words(attempt: Attempt, metric: Metric) -> str:
+    """What came of a trial, in a line."""
+    tried = ", ".join(f"{name} {_value(value)}" for name, value in attempt.values.items())
+    if attempt.ended == "finished":
+        return f"{metric.text(attempt.figure, 2)} with {tried}"
+    if attempt.ended == "refused":
+        return f"refused, {attempt.reason}"
+    seen = (
+        f" after round {attempt.curve[-1][0]}, at {metric.text(attempt.figure, 2)}" if attempt.curve else ""
+    )
+    return f"{attempt.ended}{seen}, with {tried}"
+
+
+def _value(value: Value) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _picture(tuning: Tuning, folder: Path) -> str:
+    """Draw it, where the library for it is installed, and say so."""
+    from pflego.tuning.picture import draw
+
+    try:
+        return f", to look at: {draw(tuning, folder / 'tuning.png')}"
+    except ModuleNotFoundError as error:
+        return f" ({error})"

@@ -1,0 +1,63 @@
+"""From the values of columns to the inputs of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from pflego.data.columns import Floats, Indices, kind_of, numbers, words
+from pflego.data.schema import Feature
+from pflego.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def standard(values: Floats) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of every column, of the values that are there; 1 where all are the same."""
+    there = ~np.isnan(values)
+    count = np.maximum(there.sum(axis=0), 1)
+    mean = np.where(there, values, 0).sum(axis=0) / count
+    spread = np.sqrt((np.where(there, values - mean, 0) ** 2).sum(axis=0) / count)
+    return mean, np.where(spread > 1e-9 * np.abs(mean), spread, 1.0)
+
+
+def fit(name: str, column: pa.ChunkedArray, train: Indices, *, scale: bool) -> Feature:
+    """Learn from the training rows of a column how it becomes inputs."""
+    if kind_of(column) == "category":
+        found = words(column)
+        seen = np.unique(found.codes[train])
+        return Feature(name, "category", categories=tuple(found.names[code] for code in seen if code >= 0))
+    mean, spread = standard(numbers(column)[train])
+    return Feature(name, "number", mean=tuple(mean.tolist()), scale=tuple(spread.tolist()) if scale else ())
+
+
+def encode(
+    features: Sequence[Feature],
+    column: Callable[[str], pa.ChunkedArray],
+    rows: Indices,
+) -> npt.NDArray[np.float32]:
+    """Rows of columns as inputs, (rows, inputs). A missing number is filled with the mean."""
+    x = np.zeros((len(rows), sum(feature.width for feature in features)), np.float32)
+    start = 0
+    for feature in features:
+        _put(feature, column(feature.name), rows, x[:, start : start + feature.width])
+        start += feature.width
+    return x
+
+
+def _put(feature: Feature, column: pa.ChunkedArray, rows: Indices, inputs: npt.NDArray[np.float32]) -> None:
+    if feature.kind == "category":
+        codes = words(column).among(feature.categories)[rows]
+        known = np.flatnonzero(codes >= 0)
+        inputs[known, codes[known]] = 1
+        return
+    values = numbers(column)[rows]
+    if values.shape[1] != feature.width:
+        raise UserError(f"holds lists of {values.shape[1]} numbers, not of {feature.width}")
+    mean = np.array(feature.mean)
+    values = np.where(np.isnan(values), mean, values)
+    inputs[:] = (values - mean) / feature.scale if feature.scale else values

@@ -1,0 +1,89 @@
+"""Data of your own: a path, a data set of Hugging Face's library, or a function, as the samples of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from pflego.data import arrays, hugging, pictures, tabular
+from pflego.data.arrays import ClientFunction
+from pflego.data.catalogue import KNOWN
+from pflego.data.layout import explore, format_of
+from pflego.data.pool import Pool, Reading
+from pflego.data.problems import warn
+from pflego.data.tables import ArrowTable, Piece, from_arrow, read_files, without
+from pflego.errors import UserError
+from pflego.federation import ClientId
+
+Own: TypeAlias = str | Path | hugging.Datasets | ArrowTable | ClientFunction
+
+
+def is_own(data: object) -> bool:
+    """Whether data are somebody's own: neither the name of a data set nor a single .npz file."""
+    if not isinstance(data, str | Path):
+        return True
+    path = Path(data)
+    if path.suffix.lower() == ".npz" and not path.is_dir():
+        return False
+    return format_of(path) == "table" or (str(data) not in KNOWN and (path.is_dir() or len(path.parts) > 1))
+
+
+def read(
+    data: Own, wanted: Reading, *, column: str | None, ids: Sequence[ClientId] | None, seed: int
+) -> Pool:
+    """Read them."""
+    if hugging.is_dataset(data):
+        _refuse(ids, "ids", "a data set")
+        table = hugging.table(data, wanted.drop or ())
+        return tabular.pool(table, "the data set", wanted, column, seed=seed)
+    if isinstance(data, ArrowTable):
+        _refuse(ids, "ids", "a table")
+        return tabular.pool(from_arrow(data, wanted.drop or ()), "the table", wanted, column, seed=seed)
+    if isinstance(data, str | Path):
+        _refuse(ids, "ids", str(data))
+        return _from_path(Path(data).expanduser(), wanted, column, seed=seed)
+    if not callable(data):
+        raise UserError(
+            f"data must be a name, a path, a table, a data set or a function from a client's id to its samples, "
+            f"not {type(data).__name__}"
+        )
+    _refuse(column, "column", "a function")
+    return arrays.from_function(data, ids, wanted, seed=seed)
+
+
+def _from_path(path: Path, wanted: Reading, column: str | None, *, seed: int) -> Pool:
+    if path.is_file() and format_of(path) == "table":
+        return _table({path: Piece(str(path), 0)}, path, wanted, column, seed=seed)
+    if not path.is_dir():
+        raise UserError(f"{path} is no folder and no CSV, Parquet or .npz file that could be read")
+    layout = explore(path)
+    if layout.others:
+        warn(f"{layout.others} other file{'s' * (layout.others > 1)} in {path} left unread")
+    if layout.format == "table":
+        files = {
+            place.path: Piece(str(place.path), 0, "/".join(place.names) or None, place.test)
+            for place in layout.places
+        }
+        return _table(files, path, wanted, column, seed=seed)
+    _refuse(column, "column", str(path))
+    if layout.format == "npz":
+        return arrays.from_files(layout.places, path, wanted, seed=seed)
+    return pictures.pool(layout.places, path, wanted, seed=seed)
+
+
+def _table(
+    files: Mapping[Path, Piece], place: Path, wanted: Reading, column: str | None, *, seed: int
+) -> Pool:
+    known, drop = wanted.known(), wanted.drop or ()
+    table = read_files(
+        files,
+        lambda names, file: without(drop, names, file),
+        texts=known.categorical if known else (),
+    )
+    return tabular.pool(table, str(place), wanted, column, seed=seed)
+
+
+def _refuse(value: object, name: str, what: str) -> None:
+    if value is not None:
+        raise UserError(f"{name} is nothing for {what}: leave it out")

@@ -1,0 +1,90 @@
+"""How data of your own are to be read, and what reading them gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from pflego.data.holdout import TEST_SHARE, Share
+from pflego.data.images import parse_size
+from pflego.data.schema import Schema
+from pflego.errors import UserError, check_choice
+from pflego.federation import ClientId
+
+TASKS = ["classification", "regression"]
+GAPS = ["refuse", "drop", "mean"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How data of your own are to be read, as `pflego.load` explains it; None where it is not said."""
+
+    label: str | None = None
+    task: str | None = None
+    test_share: float | None = None
+    drop: Sequence[str] | None = None
+    scale: bool | None = None
+    gaps: str | None = None
+    size: int | str | None = None
+    schema: str | Path | Schema | None = None
+
+    def __post_init__(self) -> None:
+        if self.task is not None:
+            check_choice("task", self.task, TASKS)
+        if self.gaps is not None:
+            check_choice("gaps", self.gaps, GAPS)
+        share = self.test_share
+        if share is not None and (
+            isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1
+        ):
+            raise UserError(f"test_share must be a number from 0 to less than 1, not {share!r}")
+        if self.scale is not None and not isinstance(self.scale, bool):
+            raise UserError(f"scale must be true or false, not {self.scale!r}")
+        if self.drop is not None and (
+            isinstance(self.drop, str) or not all(isinstance(name, str) for name in self.drop)
+        ):
+            raise UserError(f"drop must be a list of columns, not {self.drop!r}")
+        parse_size(self.size)
+
+    @property
+    def share(self) -> float:
+        """Of each client's samples, for testing."""
+        return TEST_SHARE if self.test_share is None else self.test_share
+
+    def known(self) -> Schema | None:
+        """The schema that others have made, if one is named."""
+        if self.schema is None or isinstance(self.schema, Schema):
+            return self.schema
+        return Schema.open(self.schema)
+
+    def settings(self, **resolved: object) -> dict[str, object]:
+        """What was asked for and what became of it, as far as it can be written down."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        if isinstance(self.schema, Schema):
+            del given["schema"]
+        else:
+            given["schema"] = None if self.schema is None else str(self.schema)
+        given["drop"] = None if self.drop is None else list(self.drop)
+        return {key: value for key, value in {**given, **resolved}.items() if value is not None}
+
+    def refuse_all(self, why: str) -> None:
+        """Refuse them all."""
+        self.refuse([field.name for field in fields(self)], why)
+
+    def refuse(self, names: Sequence[str], why: str) -> None:
+        """Refuse settings that do not apply."""
+        for name in names:
+            if getattr(self, name) is not None:
+                raise UserError(f"{name} is {why}: leave it out")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Samples that are ready: client by client or, where nothing says whose they are, all in one."""
+
+    name: str
+    ids: Sequence[ClientId] | None
+    shares: Sequence[Share]
+    schema: Schema
+    settings: Mapping[str, object]

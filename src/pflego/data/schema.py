@@ -1,0 +1,171 @@
+"""How raw values become tensors: the same on every client, fixed when a federation is loaded, remembered with a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from pflego.data.blocks import Array
+from pflego.data.catalogue import KNOWN
+from pflego.errors import UserError, check_choice
+from pflego.federation import ClientId, Federation
+
+Kind: TypeAlias = Literal["table", "arrays", "images"]
+TaskName: TypeAlias = Literal["classification", "regression"]
+
+_FORMAT = "pflego schema 1"
+_MOST_NAMES = 100_000  # classes numbered further than this have no list of names
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a file holds, ready for a model."""
+
+    x: Array  # (samples, ...), as a Client takes it
+    y: (
+        Array | None
+    )  # as a Client takes it; a class nobody trained on is len(class_names); None: no label column
+    clients: Sequence[ClientId] | None  # whose each sample is; None: the file does not say
+    rows: Sequence[str | int]  # what to call each: its number in the file, from 1 on, or the name of its file
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column, and how its values become inputs.
+
+    "number": (value - mean) / scale, one of each, or one a place where the column holds lists; without a scale it is
+    taken as it is, and the mean is only there for values that are missing. "category": an input a category, 1 for the
+    one it is, and zeros alone for a category that is not among them. "image": a picture.
+    """
+
+    name: str
+    kind: Literal["number", "category", "image"]
+    categories: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """How many inputs it gives; a picture those of its schema's shape."""
+        return len(self.categories) + len(self.mean)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """How raw values become tensors.
+
+    Parameters
+    ----------
+    kind
+        "table": columns of numbers and categories; "images": pictures; "arrays": numbers that are taken as they are.
+    shape, dtype
+        Of a sample as a client holds it.
+    task
+        "classification" or "regression".
+    features
+        The columns that are inputs, in their order; none for arrays and for folders of pictures.
+    label, client
+        The columns of labels and of client ids; None where there is no such column.
+    class_names
+        The classes by their ids; none in regression.
+    label_mean, label_scale
+        Of a regression: what is trained on is (label - label_mean) / label_scale.
+    fill
+        Whether a missing value is filled (with the mean, with zeros for a category) or refused.
+    """
+
+    kind: Kind
+    shape: tuple[int, ...]
+    dtype: str
+    task: TaskName
+    features: tuple[Feature, ...] = ()
+    label: str | None = None
+    client: str | None = None
+    class_names: tuple[str, ...] = ()
+    label_mean: float = 0.0
+    label_scale: float = 1.0
+    fill: bool = False
+
+    @property
+    def inputs(self) -> int:
+        """How many numbers a sample is."""
+        return prod(self.shape)
+
+    @property
+    def categorical(self) -> list[str]:
+        """The columns whose values are categories, to be taken as they are written."""
+        return [feature.name for feature in self.features if feature.kind == "category"]
+
+    def class_name(self, id: int) -> str:
+        """Name a class; one without a name is called by its id."""
+        return self.class_names[id] if 0 <= id < len(self.class_names) else str(id)
+
+    def in_units(self, outputs: Array) -> Array:
+        """Turn a regression's outputs back into the label's own unit."""
+        return np.asarray(outputs, np.float64) * self.label_scale + self.label_mean
+
+    def read(self, path: str | Path) -> Samples:
+        """Read a file, or a folder of pictures, in the formats of training data: CSV, Parquet, .npz, images."""
+        from pflego.data.samples import read
+
+        return read(self, Path(path))
+
+    def to_json(self) -> str:
+        """Write it down, a line a column."""
+        facts = {key: value for key, value in asdict(self).items() if key != "features"}
+        head = json.dumps({"format": _FORMAT, **facts}, indent=1, ensure_ascii=False).removesuffix("\n}")
+        columns = ",\n  ".join(
+            json.dumps({key: value for key, value in asdict(feature).items() if value}, ensure_ascii=False)
+            for feature in self.features
+        )
+        return f'{head},\n "features": [\n  {columns}\n ]\n}}\n'
+
+    @classmethod
+    def from_json(cls, text: str) -> Schema:
+        """Read what `to_json` wrote."""
+        try:
+            facts: dict[str, Any] = json.loads(text)
+            if facts.pop("format") != _FORMAT:
+                raise UserError("it was written by another version of pflego")
+            features = tuple(Feature(**_tuples(feature)) for feature in facts.pop("features"))
+            schema = cls(features=features, **_tuples(facts))
+            check_choice("kind", schema.kind, get_args(Kind))
+            check_choice("task", schema.task, get_args(TaskName))
+            return schema
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"no schema of pflego's: {error or type(error).__name__}") from error
+
+    @classmethod
+    def open(cls, path: str | Path) -> Schema:
+        """Read a schema's file."""
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
+        except ValueError as error:
+            raise UserError(f"cannot read {path}: {error}") from error
+
+
+def schema_of(federation: Federation) -> Schema:
+    """Give a federation's schema; of one that has none, that of its arrays, which are taken as they are."""
+    if federation.schema is not None:
+        return federation.schema
+    first = federation[0].x_train
+    shape, dtype = tuple(first.shape[1:]), str(first.dtype).removeprefix("torch.")
+    if federation.classes is None:
+        return Schema("arrays", shape, dtype, "regression")
+    entry, beyond = KNOWN.get(str(federation.source.get("data"))), max(federation.classes) + 1
+    names = tuple(entry.class_names) if entry else ()
+    if len(names) < beyond <= _MOST_NAMES:
+        names = tuple(map(str, range(beyond)))
+    return Schema("arrays", shape, dtype, "classification", class_names=names)
+
+
+def _tuples(facts: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}

@@ -1,0 +1,186 @@
+"""From a table to the samples of clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from pflego.data import images
+from pflego.data.blocks import Array
+from pflego.data.classes import Labels, labels, suspect
+from pflego.data.columns import Indices, Mask, integers, kind_of, words
+from pflego.data.encoding import encode, fit, standard
+from pflego.data.holdout import Order, arrange
+from pflego.data.layout import for_test, name_of
+from pflego.data.pool import Pool, Reading
+from pflego.data.problems import DataError, warn
+from pflego.data.roles import Roles, counted, gaps, misfit, roles_of, unfit
+from pflego.data.schema import Feature, Schema
+from pflego.data.tables import Table
+from pflego.errors import UserError
+from pflego.federation import ClientId
+
+
+def pool(table: Table, place: str, wanted: Reading, column: str | None, *, seed: int) -> Pool:
+    """Read the clients' samples from a table."""
+    known = wanted.known()
+    if known is not None:
+        wanted.refuse(["label", "task", "drop", "scale", "size"], "said by the schema already")
+    roles = roles_of(table, place, label=wanted.label, client=column, known=known)
+    problems = misfit(table, known.features) if known else unfit(table, roles.features)
+    table = _close_gaps(table, roles, wanted.gaps or ("mean" if known and known.fill else "refuse"), problems)
+    if problems:
+        raise DataError([f"{place}: {problem}" for problem in problems])
+    ids, owners = clients(table, place, roles.client)
+    found = _labels(table, place, roles.label, wanted.task, known)
+    testing = _testing(table, roles)
+    if testing is not None:
+        wanted.refuse(["test_share"], f"for data that do not say what is for testing, as {place} does")
+    alone = [name_of(Path(place))]  # a site that has only its own data, or data that are yet to be divided
+    order = arrange(owners, ids or alone, found.kinds, test=testing, share=wanted.share, seed=seed)
+    if (untrained := order.untrained) is not None:
+        who = place if ids is None else f"{place}: client {ids[untrained]!r}"
+        raise UserError(f"{who} has nothing to train on: leave its rows out, or give it some for training")
+    schema = known or _schema(table, roles, found, order, wanted)
+    x, y = inputs(schema, table, order.rows), targets(schema, found)[order.rows]
+    resolved: dict[str, object] = {"column": roles.client}
+    if known is None:
+        resolved |= {"label": roles.label, "task": found.task, "gaps": wanted.gaps or "refuse"}
+        resolved["scale"] = wanted.scale is not False if schema.kind == "table" else None
+    if testing is None:
+        resolved["test_share"] = wanted.share
+    whose = alone if ids is None and known is not None else ids
+    return Pool(Path(place).name, whose, order.shares(x, y), schema, wanted.settings(**resolved))
+
+
+def inputs(schema: Schema, table: Table, rows: Indices) -> Array:
+    """Rows of a table as a schema has them, (rows, ...)."""
+    if schema.kind == "images":
+        return images.decode(*_pictures(table, schema.features[0].name, rows), schema.shape)
+    return encode(schema.features, table.data.column, rows)
+
+
+def targets(schema: Schema, found: Labels) -> Array:
+    """Labels as a schema has them: class ids, or numbers on its scale."""
+    if schema.task == "classification":
+        return found.values
+    return ((found.values - schema.label_mean) / schema.label_scale).astype(np.float32)
+
+
+def clients(table: Table, place: object, column: str | None) -> tuple[list[ClientId] | None, Indices]:
+    """The ids of the clients, and whose each row is: by a column, or by files. No ids where nothing says it."""
+    if column is not None:
+        values = table.data.column(column)
+        if kind_of(values) == "category":
+            found = words(values)
+            return list(found.names), found.codes
+        whole = integers(values)
+        if whole is None:
+            raise UserError(f"{place}: column {column!r} cannot name clients: texts or whole numbers do")
+        numbers, owners = np.unique(whole, return_inverse=True)
+        return numbers.tolist(), owners
+    names = sorted({piece.client for piece in table.pieces if piece.client is not None})
+    if not names:
+        return None, np.zeros(table.data.num_rows, np.int64)
+    position = {name: number for number, name in enumerate(names)}
+    return list(names), table.each(position[str(piece.client)] for piece in table.pieces).astype(np.int64)
+
+
+def _schema(table: Table, roles: Roles, found: Labels, order: Order, wanted: Reading) -> Schema:
+    """Learn from the training rows how everybody's values become tensors."""
+    train = order.rows[~order.test]
+    mean, spread = 0.0, 1.0
+    if found.task == "regression" and wanted.scale is not False:
+        (mean,), (spread,) = standard(found.values[train, None].astype(np.float64))
+    first = roles.features[0]
+    if pictures := kind_of(table.data.column(first)) == "image":
+        wanted.refuse(["scale"], "for tables of numbers, and pictures are divided by 255")
+        everything = _pictures(table, first, np.arange(table.data.num_rows))
+        features = [Feature(first, "image")]
+        shape = images.common_shape(*everything, images.parse_size(wanted.size))
+    else:
+        wanted.refuse(["size"], "for pictures")
+        features = [
+            fit(name, table.data.column(name), train, scale=wanted.scale is not False)
+            for name in roles.features
+        ]
+        shape = (sum(feature.width for feature in features),)
+    return Schema(
+        "images" if pictures else "table",
+        shape,
+        "uint8" if pictures else "float32",
+        found.task,
+        features=tuple(features),
+        label=roles.label,
+        client=roles.client,
+        class_names=found.names,
+        label_mean=float(mean),
+        label_scale=float(spread),
+        fill=wanted.gaps == "mean",
+    )
+
+
+def _close_gaps(table: Table, roles: Roles, how: str, problems: list[str]) -> Table:
+    """Do with missing values what was asked for; add what cannot be done to the problems."""
+    holes = gaps(table, [*roles.features, *roles.others])
+    if not holes:
+        return table
+    if how == "drop":
+        lost = np.logical_or.reduce(list(holes.values()))
+        warn(
+            f"{lost.sum()} of {len(lost)} rows have missing values and are left out: {counted(table, holes)}"
+        )
+        if lost.all():
+            problems.append(f"every row has a missing value: {counted(table, holes)}")
+        return table.without(lost)
+    simple = [name for name in roles.features if kind_of(table.data.column(name)) != "image"]
+    filled = {name: mask for name, mask in holes.items() if how == "mean" and name in simple}
+    if filled:
+        warn(f"missing values are filled with the mean, or with no category: {counted(table, filled)}")
+    if left := {name: mask for name, mask in holes.items() if name not in filled}:
+        fill = "fill them with gaps='mean' (--gaps mean), " if how == "refuse" else ""
+        problems.append(
+            f"values are missing, {counted(table, left)}: {fill}leave such rows out with gaps='drop' (--gaps drop), "
+            f"or a column with drop=[...] (--drop)"
+        )
+    return table
+
+
+def _labels(table: Table, place: str, name: str, task: str | None, known: Schema | None) -> Labels:
+    column = table.data.column(name)
+    try:
+        if known is None:
+            found = labels(name, column, task, names=tuple(table.names.get(name, ())))
+            if task is None:
+                suspect(found, name)
+            return found
+        found = labels(name, column, known.task, names=known.class_names)
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from error
+    if known.task == "classification" and (strange := found.values == len(known.class_names)).any():
+        row = int(strange.argmax())
+        raise UserError(
+            f"{table.row(row)}: the label {column[row].as_py()!r} is no class of the schema; "
+            f"it has {', '.join(known.class_names)}"
+        )
+    return found
+
+
+def _testing(table: Table, roles: Roles) -> Mask | None:
+    """Which rows are for testing, where a column or a file's place says it."""
+    if roles.split is not None:
+        found = words(table.data.column(roles.split))
+        said = np.array([bool(for_test(name)) for name in found.names])[found.codes]
+    elif any(piece.test is not None for piece in table.pieces):
+        said = table.each(bool(piece.test) for piece in table.pieces).astype(bool)
+    else:
+        return None
+    return said if said.any() else None
+
+
+def _pictures(table: Table, name: str, rows: Indices) -> tuple[list[images.Picture], list[str]]:
+    """What a column of pictures holds: bytes, or the path of a file."""
+    column = table.data.column(name).take(rows).to_pylist()
+    pictures = [cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]) for cell in column]
+    return pictures, [cell["path"] or table.row(int(row)) for cell, row in zip(column, rows, strict=True)]

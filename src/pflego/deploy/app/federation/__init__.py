@@ -1,0 +1,1 @@
+"""A federation on Flower, by pflego. A backbone of your own can live here too: model = "federation.mine:backbone"."""

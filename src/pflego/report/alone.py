@@ -1,0 +1,128 @@
+"""What a client would have come to without the others.
+
+Alone, a client trains by the run's own method and settings from the same first weights, for as many rounds as it took
+part in, in a federation that has no other client. So it does the same work in the same way, and what differs is what
+it has from others. (Plain gradient descent with as many passes over its data would be a straw man for a method that
+takes fifty head steps a pass; with as many steps it comes to the same figures at many times the price.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from pflego.algorithms import Local
+from pflego.algorithms.base import Reply, Round
+from pflego.checkpoint import RECORD
+from pflego.federation import Federation
+from pflego.files import write_atomically
+from pflego.parallel import map_in_threads
+from pflego.problem import Problems
+from pflego.report.words import duration
+from pflego.run import Run
+from pflego.weights import Weights, is_finite, to
+
+BASELINE = (
+    "Alone: the same method, settings and first weights, for as many rounds as the client took part in, "
+    "with nobody else in the federation."
+)
+_QUICK = 5.0  # seconds of work that need not be asked for
+_FILE = "alone.json"  # beside the checkpoint
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Clients' figures without the others, or why there are none."""
+
+    figures: Sequence[float | None] | None
+    why_not: str = ""
+
+
+def learn_alone(
+    run: Run, positions: Sequence[int], visits: Sequence[int] | None, *, wanted: bool | None
+) -> Alone:
+    """Let some clients learn alone, or read what they came to before.
+
+    It takes about as long as the run did. wanted=None: only if that is quick.
+    """
+    if run.federation.remote:
+        return Alone(None, "How clients would do alone cannot be tried here.")
+    if isinstance(run.algorithm, Local):
+        return Alone(None, "In this run every client learns alone.")
+    if visits is None:
+        return Alone(None, "There are too many clients to try how each would do alone.")
+    kept = None if run.folder is None else run.folder / "checkpoint" / _FILE
+    identity = _identity(run, positions)
+    if wanted is not False and kept is not None and (known := _read(kept, identity)) is not None:
+        return Alone(known)
+    # by the median: the first round may have waited for a compiler
+    seconds = len(run.history) * median(row.get("seconds") or 0.0 for row in run.history)
+    if not (wanted or (wanted is None and seconds <= _QUICK)):
+        return Alone(
+            None,
+            "How every client would do alone was not tried. It takes about as long as the run, "
+            f"{duration(seconds)}: pflego report RUN --alone, or run.report(path, alone=True).",
+        )
+    size = sum(run.problems.size([position]) * visits[position] for position in positions)
+    figures = map_in_threads(
+        lambda position: _figure(run, position, visits[position]),
+        positions,
+        size=size,
+        device=run.problems.device,
+    )
+    if kept is not None and kept.parent.is_dir():
+        write_atomically(kept, json.dumps({"of": identity, "figures": figures}).encode())
+    return Alone(figures)
+
+
+def _figure(run: Run, position: int, rounds: int) -> float | None:
+    """What one client comes to; None if it never took part, so that there is nothing to compare."""
+    if rounds == 0:
+        return None
+    algorithm, place, seed = run.algorithm, run.problems.device, int(str(run.settings["seed"]))
+    client = run.federation[position]
+    itself = Federation([client])
+    problems = Problems(itself, run.model, place, run.problems.streaming, run.problems.labels)
+    problem = problems[0]
+    shared = to(algorithm.init_shared(run.model, problems.outputs, seed), place)
+    state = to(algorithm.init_state(problem, seed), place)
+    server: Weights = {}
+    for number in range(1, rounds + 1):
+        round = Round(number, clients=1, expected=1, samples=itself.samples, selected=1, seed=seed)
+        update = algorithm.client_update(round, shared, state, problem)
+        if is_finite(update.state) and is_finite(update.message):  # as in the federation
+            state = update.state
+            reply = Reply(client.id, itself.samples, update.message)
+            shared, server = algorithm.server_update(round, shared, server, [reply])
+    # the task of the whole federation, which may know a unit
+    return problem.test(algorithm.personal(shared, state, problem)).figure(run.federation.task)
+
+
+def _identity(run: Run, positions: Sequence[int]) -> object:
+    """What the figures depend on, as JSON gives it back."""
+    record = run.settings[RECORD]
+    facts = {
+        "federation": record["federation"],  # type: ignore[index]
+        "model": record["model"],  # type: ignore[index]
+        "algorithm": run.algorithm.name,
+        **run.algorithm.settings(),
+        "participation": run.settings["participation"],
+        "seed": run.settings["seed"],
+        "rounds": len(run.history),
+        "clients": len(positions),
+    }
+    return json.loads(json.dumps(facts, default=str))
+
+
+def _read(path: Path, identity: object) -> list[float | None] | None:
+    """What was written for the same run; a file that cannot be read is as good as none."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        content = json.loads(path.read_text())
+        if content["of"] == identity:
+            figures: list[float | None] = content["figures"]
+            return figures
+    return None

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from flwr.common.config import get_fused_config_from_dir, get_project_config
+
+import pflego
+from pflego.deploy.folder import write_app
+from pflego.engines.flower.settings import Plan
+
+
+def test_flower_takes_the_folder_and_its_settings(tmp_path: Path) -> None:
+    written = write_app(tmp_path / "My hospitals", {"rounds": 7, "algorithm": "fedrep", "body-steps": 2})
+    assert {str(path.relative_to(tmp_path / "My hospitals")) for path in written} == {
+        "README.md",
+        "pyproject.toml",
+        "federation/__init__.py",
+        "federation/client_app.py",
+        "federation/server_app.py",
+    }
+    assert get_project_config(tmp_path / "My hospitals")["project"]["name"] == "my-hospitals"
+    changed = get_fused_config_from_dir(tmp_path / "My hospitals", {"rounds": 9, "min_clients": 5})
+    plan = Plan.read(changed)
+    assert plan.settings["rounds"] == 9
+    assert plan.deployment.min_clients == 5
+    assert isinstance(plan.algorithm, pflego.FedRep)
+    assert plan.algorithm.body_steps == 2
+
+
+def test_defaults_are_those_of_a_run(tmp_path: Path) -> None:
+    write_app(tmp_path / "app", {})
+    plan = Plan.read(get_fused_config_from_dir(tmp_path / "app", {}))
+    assert plan.algorithm == pflego.PFLEGO()
+    assert plan.settings["participation"] == "everyone"
+
+
+def test_the_readme_names_the_folder_and_leaves_no_blanks(tmp_path: Path) -> None:
+    write_app(tmp_path / "wards", {"out": "runs/x"})
+    readme = (tmp_path / "wards" / "README.md").read_text()
+    assert "flwr run wards hub" in readme
+    assert "`runs/x`" in readme
+    assert "$" not in readme
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"data": "digits"}, "data is a site's own business"),
+        ({"classes_per_client": 2}, "a site's own business"),
+        ({"rouds": 3}, "unknown setting 'rouds': did you mean 'rounds'"),
+        ({"dropout": 0.1}, "unknown setting 'dropout'"),
+        ({"deadline": 0}, "deadline must be a number above 0"),
+        ({"min_clients": 1.5}, "min_clients must be a whole number"),
+        ({"pin_keys": "no"}, "pin_keys must be true or false"),
+        ({"algorithm": "fedavgg"}, "did you mean 'fedavg'"),
+        ({"mu": 1.0}, "pflego has no setting 'mu'"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, object], why: str, tmp_path: Path) -> None:
+    with pytest.raises(pflego.UserError, match=why):
+        write_app(tmp_path / "app", settings)
+    assert not (tmp_path / "app").exists()
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "mine.txt").write_text("mine")
+    with pytest.raises(pflego.FolderError, match="not empty"):
+        write_app(tmp_path / "app", {})
+    assert [path.name for path in (tmp_path / "app").iterdir()] == ["mine.txt"]
+
+
+def test_every_setting_has_a_comment(tmp_path: Path) -> None:
+    write_app(tmp_path / "app", {})
+    text = (tmp_path / "app" / "pyproject.toml").read_text()
+    config = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
+    for name in config:
+        [line] = [line for line in text.splitlines() if line.startswith(f"{name} =")]
+        assert "  # " in line

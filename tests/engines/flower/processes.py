@@ -1,0 +1,162 @@
+"""Flower's own programs as processes on loopback. All that was started is ended, by its pid, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pflego.deploy.certificates import write_certificates, write_key
+
+BIN = Path(sys.executable).parent
+
+
+def until(what: str, condition: Callable[[], object], *, seconds: float) -> None:
+    """Wait for something, but not for ever."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not after {seconds:g} seconds"
+        time.sleep(0.2)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def node_config(entries: Mapping[str, str | Path]) -> str:
+    return " ".join(f'{name}="{value}"' for name, value in entries.items())
+
+
+@dataclass
+class Machines:
+    """A server and its sites, each a few processes on this machine."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        write_certificates(self.folder / "certs", ["localhost", "127.0.0.1"])
+        home = self.folder / "flwr"
+        home.mkdir()
+        self.env = {
+            **os.environ,
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "FLWR_HOME": str(home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        (home / "config.toml").write_text(
+            f'[superlink.hub]\naddress = "127.0.0.1:{self.port}"\n'
+            f'root-certificates = "{self.folder / "certs" / "ca.crt"}"\n'
+        )
+
+    def start_server(self) -> None:
+        certs = self.folder / "certs"
+        self._start(
+            "server",
+            "flower-superlink", "--ssl-ca-certfile", certs / "ca.crt", "--ssl-certfile", certs / "server.pem",
+            "--ssl-keyfile", certs / "server.key", "--enable-supernode-auth",
+            "--database", self.folder / "state.db", "--host", "127.0.0.1", "--port", str(self.port),
+            "--disable-runtime-dependency-installation",
+        )  # fmt: skip
+        until("the server listens", self._listens, seconds=90)
+
+    def new_key(self, name: str) -> None:
+        write_key(self.folder / "keys" / name)
+
+    def register(self, name: str) -> None:
+        self.new_key(name)
+        self.flwr("supernode", "register", self.folder / "keys" / f"{name}.pub", "hub")
+
+    def start_site(self, name: str, config: Mapping[str, str | Path]) -> None:
+        self._start(
+            name,
+            "flower-supernode", "--root-certificates", self.folder / "certs" / "ca.crt",
+            "--superlink", f"127.0.0.1:{self.port}", "--auth-supernode-private-key", self.folder / "keys" / name,
+            "--port", str(free_port()), "--node-config", node_config(config),
+        )  # fmt: skip
+
+    def start_site_in_the_clear(self, name: str) -> None:
+        self._start(
+            name,
+            "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port()),
+            "--max-retries", "1",
+        )  # fmt: skip
+
+    def flwr(self, *words: str | Path) -> str:
+        """Run one of the commands that a person gives."""
+        done = subprocess.run(
+            [BIN / "flwr", *words], env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def alive(self, name: str) -> bool:
+        return self._running[name].poll() is None
+
+    def ended_with(self, name: str, *, seconds: float) -> int:
+        """How a process ended that was to end by itself."""
+        return self._running[name].wait(timeout=seconds)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def kill(self, name: str) -> None:
+        """End a program and those it started: as a power cut does."""
+        process = self._running[name]
+        for child in [*_descendants(process.pid), process.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        process.wait(timeout=30)
+
+    def kill_all(self) -> None:
+        for name in self._running:
+            self.kill(name)
+
+    def _listens(self) -> bool:
+        assert self.alive("server"), self.log("server")
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def _start(self, name: str, *command: str | Path) -> None:
+        program, *options = command
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                [BIN / program, *options], env=self.env, cwd=self.folder, stdout=log, stderr=log
+            )
+
+
+@contextmanager
+def machines(folder: Path) -> Iterator[Machines]:
+    started = Machines(folder)
+    try:
+        yield started
+    except BaseException:
+        for log in sorted(folder.glob("*.log")):
+            print(f"--- {log.name}\n{log.read_text(errors='replace')[-5000:]}")
+        raise
+    finally:
+        started.kill_all()
+
+
+def _descendants(pid: int) -> Sequence[int]:
+    """Those that a process has started, and they in turn, the youngest first."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                found = [*_descendants(child), child, *found]
+    return found

@@ -1,0 +1,230 @@
+"""What each of several processes does for test_distributed.py: one case after the other, with notes of them all.
+
+torchrun --nproc-per-node 2 -m tests.engines.ranks FOLDER
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import pflego
+from pflego import checkpoint, files
+from pflego.checkpoint import Evaluations, HistoryRow
+from pflego.cli import app
+from pflego.evaluation import Row
+from pflego.federation import ClientId
+from pflego.run import Run
+from pflego.states import States
+from pflego.weights import Weights
+from tests.engines.test_together import Exponential
+from tests.engines.test_together import federation as many_small_clients
+from tests.reference import world
+
+T = TypeVar("T")
+
+ROUNDS = 4
+
+
+@dataclass
+class Case:
+    """A way to train that gives the same in one process and in two."""
+
+    algorithm: pflego.Algorithm
+    options: dict[str, object] = field(default_factory=dict)
+    federation: Callable[[], pflego.Federation] = lambda: world(clients=7).federation
+    model: Callable[[], pflego.Model] = lambda: world().model
+
+    def train(self, **options: object) -> Run:
+        settings = {"rounds": ROUNDS, "participation": 3, "evaluate_every": 0, **self.options, **options}
+        return pflego.train(self.federation(), self.model(), self.algorithm, **settings)  # type: ignore[arg-type]
+
+    def open(self, folder: Path) -> Run:
+        return pflego.open_run(
+            folder, federation=self.federation(), model=self.model(), algorithm=self.algorithm
+        )
+
+
+def exponential() -> pflego.Model:
+    torch.manual_seed(0)
+    return pflego.Model(nn.Sequential(nn.Linear(6, 4), Exponential()).double(), features=4)
+
+
+LOSSY: dict[str, object] = {"dropout": 0.3, "deadline": 0.1, "participation": 6}
+CASES = {
+    "pflego": Case(pflego.PFLEGO(steps=5)),
+    "common head": Case(pflego.PFLEGO(steps=5, common_head=True), {"participation": pflego.Binomial(0.5)}),
+    "fedavg": Case(pflego.FedAvg(steps=5, labels="global")),
+    "ditto": Case(pflego.Ditto(steps=3)),
+    "fedrecon": Case(pflego.FedRecon(steps=5), {"participation": pflego.Binomial(0.3)}),
+    "fedbabu": Case(pflego.FedBabu(steps=3)),  # sends only a part of the shared weights
+    "fedrep": Case(pflego.FedRep(steps=8)),
+    "local": Case(pflego.Local(steps=3)),
+    "auto": Case(pflego.PFLEGO(steps=3, server_lr="auto", server_optimizer="sgd")),  # not linear
+    "one client": Case(pflego.PFLEGO(steps=3), {"participation": 1}),
+    "lossy": Case(pflego.PFLEGO(steps=3), LOSSY),
+    "renormalise": Case(pflego.PFLEGO(steps=3), {**LOSSY, "missing": "renormalise"}),
+    "renormalise, all arrive": Case(pflego.PFLEGO(steps=3), {"missing": "renormalise"}),
+    "regression": Case(pflego.PFLEGO(steps=3), {}, lambda: world(clients=7, regression=True).federation),
+    "rejected": Case(
+        pflego.PFLEGO(steps=2),
+        {"participation": pflego.Everyone()},
+        lambda: many_small_clients(broken=7),
+        exponential,
+    ),
+}
+# the run that is killed in the middle, and once is not
+LONG = Case(pflego.PFLEGO(steps=20), {"rounds": 60, "evaluate_every": 7, "resume": True})
+
+
+@dataclass
+class Notes:
+    """What a process has to say of a run."""
+
+    shared: Weights
+    held: dict[ClientId, Weights]  # the states in its memory
+    history: list[HistoryRow]
+    evaluations: Evaluations
+    calls: Counter[str]
+
+
+@dataclass
+class FolderNotes:
+    """What it has to say of a run with a folder."""
+
+    states: dict[ClientId, Weights]  # of everybody
+    held: set[ClientId]
+    evaluated: list[Row]
+    heard: list[int]  # the rounds that its callbacks heard of
+    written: list[tuple[str, float, float]]  # files, with the times when their writing began and ended
+
+
+class Listener(pflego.Callback):
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+
+    def on_round(self, run: Run, row: HistoryRow) -> None:
+        self.rounds.append(int(row["round"] or 0))
+        run.evaluate()  # needs no other process, so it can be asked of one
+
+
+def main(folder: Path) -> None:
+    """Do everything and note it."""
+    rank = int(os.environ["RANK"])
+    calls, written = count_calls(), time_files()
+    notes: dict[str, object] = {}
+    for name, case in CASES.items():
+        calls.clear()
+        run = case.train(engine="distributed")
+        assert isinstance(run.states, States)
+        notes[name] = Notes(run.shared, run.states._held, run.history, run.evaluations, calls.copy())
+
+    for where in ("memory", "disk"):
+        listener = Listener()
+        written.clear()
+        run = CASES["pflego"].train(
+            engine="distributed", out=folder / where, states=where, callbacks=[listener]
+        )
+        assert isinstance(run.states, States)
+        notes[f"folder, {where}"] = FolderNotes(
+            {id: run.states[id] for id in run.states},
+            set(run.states._held),
+            run.evaluate(),
+            listener.rounds,
+            list(written),
+        )
+
+    notes["printed"] = printed(folder)
+    LONG.train(engine="distributed", out=folder / "whole")
+
+    notes["other seed"] = error(lambda: CASES["pflego"].train(engine="distributed", seed=rank))
+    notes["other weights"] = error(
+        lambda: Case(pflego.PFLEGO(), model=lambda: world(seed=rank).model).train(engine="distributed")
+    )
+    notes["broken client"] = error(
+        lambda: Case(pflego.PFLEGO(), federation=with_a_broken_client).train(engine="distributed")
+    )
+    run = CASES["pflego"].train(engine="distributed")
+    notes["state elsewhere"] = {id: error(lambda id=id: run.states[id]) for id in run.states}  # type: ignore[misc]
+    (folder / f"rank{rank}.pickle").write_bytes(pickle.dumps(notes))
+
+
+def train_long(rank: int, port: int, out: Path) -> None:
+    """Be one of the two processes of the long run, without torchrun."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    LONG.train(engine="distributed", out=out)
+
+
+def printed(folder: Path) -> str:
+    """What the command line says of a run on the data there, whose folder it chooses itself."""
+    command = ["run", "--engine", "distributed", "--data", "own.npz", "--clients", "3", "--rounds", "2"]
+    with chdir(folder), redirect_stdout(StringIO()) as text, redirect_stderr(text):
+        app(command, standalone_mode=False)
+    return text.getvalue()
+
+
+def with_a_broken_client() -> pflego.Federation:
+    good = world().federation
+
+    def load(id: ClientId) -> pflego.Client:
+        if id == "c2":
+            raise pflego.UserError("c2 cannot be read")
+        return good.client(id)
+
+    return pflego.Federation.lazy(list(good.ids), load, sizes=good.sizes, classes=good.classes)
+
+
+def error(work: Callable[[], object]) -> str | None:
+    """What goes wrong, in words."""
+    try:
+        work()
+    except pflego.UserError as wrong:
+        return str(wrong)
+    return None
+
+
+def count_calls() -> Counter[str]:
+    """Count what goes over the wire from now on."""
+    calls: Counter[str] = Counter()
+    for name in ["all_reduce", "all_gather_object"]:
+        original = getattr(dist, name)
+
+        def counted(*args: object, name: str = name, original: Callable[..., T] = original) -> T:
+            calls[name] += 1
+            return original(*args)
+
+        setattr(dist, name, counted)
+    return calls
+
+
+def time_files() -> list[tuple[str, float, float]]:
+    """Note when files of tensors are written from now on."""
+    written: list[tuple[str, float, float]] = []
+    original = files.write_tensors
+
+    def timed(path: Path, tensors: Weights, facts: dict[str, str]) -> None:
+        began = time.monotonic()
+        original(path, tensors, facts)
+        written.append((path.name, began, time.monotonic()))
+
+    vars(checkpoint)["write_tensors"] = timed
+    return written
+
+
+if __name__ == "__main__":
+    from tests.engines import ranks  # by its own name, so that others can read the notes
+
+    ranks.main(Path(sys.argv[1]))

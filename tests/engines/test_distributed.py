@@ -1,0 +1,346 @@
+"""Two real processes give what one does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import pflego
+from pflego.algorithms.base import Reply, Round, Update
+from pflego.checkpoint import RunFolder
+from pflego.cli import app
+from pflego.engines.distributed import dealt
+from pflego.evaluation import Row
+from pflego.peers import Peers
+from pflego.problem import Problem
+from pflego.weights import Weights
+from tests.engines import ranks
+from tests.engines.ranks import CASES, LONG, ROUNDS, Case, FolderNotes, Notes
+from tests.reference import assert_identical, assert_same_weights, timeless
+
+ROOT = Path(__file__).parents[2]
+PROCESSES = 2
+
+
+def torchrun(*words: str) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={PROCESSES}", "-m", *words]
+
+
+@dataclass
+class Told:
+    """What the processes have noted, by rank, and where they wrote."""
+
+    notes: list[dict[str, Any]]
+    folder: Path
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return [notes[name] for notes in self.notes]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    folder = tmp_path_factory.mktemp("ranks")
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    np.savez(folder / "own.npz", x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:])
+    done = subprocess.run(
+        torchrun("tests.engines.ranks", str(folder)), cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return Told(
+        [pickle.loads((folder / f"rank{rank}.pickle").read_bytes()) for rank in range(PROCESSES)], folder
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_give_what_one_does(told: Told, name: str) -> None:
+    alone = CASES[name].train()
+    notes: list[Notes] = told[name]
+    for each in notes:
+        assert_same_weights(each.shared, alone.shared, within=1e-12)
+        for id, state in each.held.items():
+            assert_same_weights(state, alone.states[id], within=1e-12)
+        for ours, theirs in zip(timeless(each.history), timeless(alone.history), strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-12)
+        assert each.evaluations == alone.evaluations
+    assert_same_weights(notes[0].shared, notes[1].shared)
+
+
+def test_the_cases_are_what_they_are_meant_to_be(told: Told) -> None:
+    histories = {name: told[name][0].history for name in CASES}
+    assert any(row["missing"] for row in histories["lossy"])
+    assert any(row["missing"] for row in histories["renormalise"])
+    assert not any(row["missing"] for row in histories["renormalise, all arrive"])
+    assert all(row["rejected"] == 1 for row in histories["rejected"])
+    assert [row["participants"] for row in histories["one client"]] == [1] * ROUNDS
+    assert len({row["participants"] for row in histories["common head"]}) > 1
+
+
+def test_a_round_is_one_all_reduce(told: Told) -> None:
+    for name, case in CASES.items():
+        for notes in told[name]:
+            calls = dict(notes.calls)
+            evaluations, agreeing = (
+                1,
+                2,
+            )  # at the end everyone is evaluated; words before the first and after the last
+            if case.algorithm.linear:
+                assert calls == {"all_reduce": ROUNDS + evaluations, "all_gather_object": agreeing}, name
+            else:
+                assert calls == {"all_reduce": evaluations, "all_gather_object": ROUNDS + agreeing}, name
+
+
+def test_a_process_holds_the_states_of_its_own_clients_only(told: Told) -> None:
+    for case in ("lossy", "rejected"):
+        zero, one = (set(notes.held) for notes in told[case])
+        assert not zero & one
+        assert abs(len(zero) - len(one)) <= 1
+        assert len(zero | one) == {"lossy": 7, "rejected": 60 - 1}[case]
+
+
+def assert_same_rows(ours: list[Row], theirs: list[Row]) -> None:
+    for own, other in zip(ours, theirs, strict=True):
+        assert own["id"] == other["id"]
+        assert {**own, "id": 0} == pytest.approx({**other, "id": 0}, rel=1e-12)
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_every_state_can_be_read_from_the_folder(told: Told, where: str) -> None:
+    case = CASES["pflego"]
+    alone = case.train()
+    notes: list[FolderNotes] = told[f"folder, {where}"]
+    for each in notes:
+        for id in alone.states:
+            assert_same_weights(each.states[id], alone.states[id], within=1e-12)
+        assert_same_rows(each.evaluated, alone.evaluate())
+    visited = {id for round in range(1, ROUNDS + 1) for id in alone.participants(round)}
+    in_memory = [each.held for each in notes]
+    assert set().union(*in_memory) == (visited if where == "memory" else set())
+    assert not set.intersection(*in_memory)
+    opened = case.open(told.folder / where)
+    assert_same_weights(opened.shared, alone.shared, within=1e-12)
+    assert [row["round"] for row in opened.history] == [1, 2, 3, 4]
+
+
+def test_only_the_first_process_calls_back(told: Told) -> None:
+    zero, one = told["folder, memory"]
+    assert zero.heard == [1, 2, 3, 4]
+    assert one.heard == []
+
+
+def test_the_servers_file_is_replaced_when_all_states_are_there(told: Told) -> None:
+    """A kill at any other moment then leaves either the old checkpoint whole, or the new one."""
+    zero, one = told["folder, memory"]
+    servers = [(began, ended) for name, began, ended in zero.written if name == "server.safetensors"]
+    assert len(servers) == ROUNDS
+    assert all("server" not in name for name, *_ in one.written)
+    checked = 0
+    for number, (began, _) in enumerate(servers, 1):
+        for name, _, ended in [*zero.written, *one.written]:
+            if name.startswith(f"{number:08}-"):
+                assert ended <= began
+                checked += 1
+    assert checked == sum(name != "server.safetensors" for name, *_ in [*zero.written, *one.written]) > ROUNDS
+
+
+def test_processes_that_were_given_different_things_do_not_begin(told: Told) -> None:
+    zero, one = told["other seed"]
+    assert "seed was 0, is now 1" in one
+    assert "another process of this run has ended" in zero
+    assert "the model's starting weights are not the same" in told["other weights"][1]
+
+
+def test_an_error_in_one_process_ends_the_others_too(told: Told) -> None:
+    assert sorted(told["broken client"]) == [
+        "another process of this run has ended, or does not answer",
+        "c2 cannot be read",
+    ]
+
+
+def test_without_a_folder_a_state_is_where_its_client_is(told: Told) -> None:
+    zero, one = told["state elsewhere"]
+    assert zero.keys() == one.keys()
+    for id in zero:
+        words = [answer for answer in (zero[id], one[id]) if answer is not None]
+        assert len(words) == 1
+        assert f"the state of client {id!r} is in another process: give the run a folder" in words[0]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_killed_run_goes_on_with_any_number_of_processes(told: Told, tmp_path: Path) -> None:
+    server = multiprocessing.get_context("forkserver")  # has torch already, so that a process begins at once
+    server.set_forkserver_preload(["tests.engines.ranks", "pflego.heads.kernel", "torch._dynamo"])
+
+    def start() -> Sequence[BaseProcess]:
+        port = free_port()
+        processes = [
+            server.Process(target=ranks.train_long, args=(rank, port, tmp_path / "a"))
+            for rank in range(PROCESSES)
+        ]
+        for process in processes:
+            process.start()
+        return processes
+
+    metrics = tmp_path / "a" / "metrics.jsonl"
+    rng = random.Random(0)
+    for rounds in (5, 20, 35):
+        processes = start()
+        while not metrics.exists() or metrics.read_bytes().count(b"\n") < rounds:
+            assert all(process.is_alive() for process in processes)
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.02))
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+    stopped = RunFolder(tmp_path / "a").load()
+    assert stopped is not None
+    assert 30 < stopped.round < 60
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+
+    for process in start():
+        process.join(timeout=120)
+        assert process.exitcode == 0
+    whole, two = LONG.open(told.folder / "whole"), LONG.open(tmp_path / "a")
+    assert_identical(two, whole)
+    assert two.evaluations == whole.evaluations
+
+    one = LONG.train(out=tmp_path / "b")
+    assert_same_weights(one.shared, whole.shared, within=1e-9)
+    for id in whole.states:
+        assert_same_weights(one.states[id], whole.states[id], within=1e-9)
+    for ours, theirs in zip(timeless(one.history), timeless(whole.history), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-9)
+    assert 'engine = "local"' in (tmp_path / "b" / "settings.toml").read_text()
+
+
+def test_only_the_first_process_prints(told: Told) -> None:
+    zero, one = told["printed"]
+    assert "pflego, 3 clients, 2 rounds" in zero
+    assert "results in runs/own-pflego" in zero
+    assert one == ""
+    assert [path.name for path in (told.folder / "runs").iterdir()] == ["own-pflego"]
+    assert (told.folder / "runs" / "own-pflego" / "report.html").exists()
+
+
+def test_what_all_processes_got_wrong_is_said_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        torchrun("pflego", "run", "--engine", "distributed", "--algorithm", "fedavgg"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1  # torchrun's own
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("pflego: ")]
+    assert len(lines) == 1
+    assert "unknown algorithm 'fedavgg': did you mean 'fedavg'?" in lines[0]
+
+
+def test_without_torchrun_it_says_how_to_start() -> None:
+    with pytest.raises(
+        pflego.UserError, match="torchrun --nproc-per-node 2 -m pflego run --engine distributed"
+    ):
+        CASES["pflego"].train(engine="distributed")
+
+
+def test_of_processes_that_do_not_know_each_other_none_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = CliRunner().invoke(app, ["run", "--clients", "5", "--rounds", "1"])
+    assert isinstance(result.exception, pflego.UserError)
+    assert "torchrun has started 2 processes: with --engine distributed they train together" in str(
+        result.exception
+    )
+
+
+@pytest.fixture
+def _one_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is the only one that torchrun started."""
+    for key, value in {
+        "RANK": 0,
+        "WORLD_SIZE": 1,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": free_port(),
+    }.items():
+        monkeypatch.setenv(key, str(value))
+
+
+@pytest.mark.usefixtures("_one_of_one")
+@pytest.mark.parametrize("name", ["pflego", "auto", "renormalise"])
+def test_one_process_of_torchrun_is_alone(name: str) -> None:
+    threads = torch.get_num_threads()
+    ours, theirs = CASES[name].train(engine="distributed"), CASES[name].train()
+    assert_same_weights(ours.shared, theirs.shared, within=1e-12)
+    assert_same_rows(ours.evaluate(), theirs.evaluate())
+    assert not torch.distributed.is_initialized()
+    assert torch.get_num_threads() == threads
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(pflego.PFLEGO):
+    """Sends a number beside the gradient."""
+
+    def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+        update = super().client_update(round, shared, state, problem)
+        return replace(update, message={**update.message, "samples": torch.tensor(problem.samples)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discounting(Counting):
+    """And leaves it out again at the server."""
+
+    def server_update(
+        self, round: Round, shared: Weights, server: Weights, replies: Sequence[Reply]
+    ) -> tuple[Weights, Weights]:
+        known = [replace(r, message={name: r.message[name] for name in shared}) for r in replies]
+        return super().server_update(round, shared, server, known)
+
+
+@pytest.mark.usefixtures("_one_of_one")
+def test_a_server_that_looks_at_every_message_gets_every_message() -> None:
+    assert pflego.PFLEGO().linear
+    assert Counting().linear
+    assert not Discounting().linear
+    assert not pflego.PFLEGO(server_lr="auto", server_optimizer="sgd").linear
+    ours, theirs = (Case(Discounting(steps=3)).train(engine=engine) for engine in ("distributed", "local"))
+    assert_identical(ours, theirs)
+    with pytest.raises(pflego.UserError, match="counting sends samples, which are no shared weights"):
+        Case(Counting(steps=3)).train(engine="distributed")
+
+
+class Rank(Peers):
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 7))
+def test_clients_are_dealt_out_evenly(sizes: list[int], size: int) -> None:
+    own = np.stack([dealt(np.array(sizes), Rank(rank, size)) for rank in range(size)])  # (ranks, clients)
+    assert (own.sum(axis=0) == 1).all()
+    assert np.ptp(own.sum(axis=1)) <= 1
+    assert np.ptp(own @ np.array(sizes)) <= max(sizes)
