@@ -87,7 +87,10 @@ def test_samples_that_are_both_trained_and_tested_on_are_found(path: Path) -> No
     parts = [f"{row},{part}" for part in ("train", "test") for row in (rows if part == "train" else rows[:7])]
     path.write_text("\n".join([f"{head},split", *parts]))
     text = succeed(path, *OPTIONS, "--drop", "patient")
-    assert "! 7 of 7 test samples have the same inputs as a training sample, 7 of them as one of the same" in text
+    assert (
+        "! 7 of 7 test samples have the same inputs as a training sample, 7 of them as one of the same"
+        in text
+    )
     assert "- for testing: what the data say" in text
 
 

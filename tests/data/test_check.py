@@ -30,7 +30,7 @@ def test_how_alike_clients_are_is_said() -> None:
     found = examined(client("a", [0, 1, 2]), client("b", [1, 2]), client("c", [2, 3]))
     # classes 1 and 2 by a and b, 2 by a and c, 2 by b and c: four in three pairs
     assert (
-        "a client has 2.33 of 4 classes on average, and 1.33 in common with another; 2 classes"
+        "a client has 2.33 of 4 classes on average, and 1.33 in common with another; held by one client alone: 2"
         in found.facts[-1]
     )
 

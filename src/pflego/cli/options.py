@@ -195,7 +195,8 @@ DataDir = Annotated[
     ),
 ]
 DataSeed = Annotated[
-    int | None, typer.Option(help="Seed of the partition. \\[--seed]", rich_help_panel=_DATA)
+    int | None,
+    typer.Option(help="Seed of the partition and of what is for testing. \\[--seed]", rich_help_panel=_DATA),
 ]
 
 OfData = dict[str, object] | None  # in a command that is `with_data`: all of these

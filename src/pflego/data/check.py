@@ -116,7 +116,7 @@ def _overlap(classes: Sequence[ClassCount], members: Sequence[Client]) -> list[s
     each = sum(one.clients for one in classes) / clients
     alone = sum(one.clients == 1 for one in classes)
     words = f"a client has {each:.3g} of {len(classes)} classes on average, and {shared:.3g} in common with another"
-    return [words + (f"; {alone} classes are held by one client alone" if alone else "")]
+    return [words + (f"; held by one client alone: {alone}" if alone else "")]
 
 
 def _constant(members: Sequence[Client]) -> npt.NDArray[np.bool_]:
