@@ -15,3 +15,8 @@ settings.load_profile("pflego")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whatever tests read is cached where they put it, not among a user's own files."""
     os.environ["PFLEGO_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What mostly waits for other processes begins first, beside the rest."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -12,8 +12,8 @@ from pflego.data.blocks import Array, take
 from pflego.data.dataset import DataSet
 from pflego.data.division import Partition, divide
 from pflego.data.own import Own
+from pflego.data.own.pool import Pool, Reading
 from pflego.data.partition import Indices
-from pflego.data.pool import Pool, Reading
 from pflego.data.problems import listed
 from pflego.data.schema import Schema
 from pflego.data.sets import data_set

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pflego.data import arrays, own
+from pflego.data import own
 from pflego.data.blocks import Array
-from pflego.data.classes import labels, numbered
-from pflego.data.layout import explore, format_of
-from pflego.data.pool import Pool, Reading
-from pflego.data.roles import is_number
+from pflego.data.own import arrays
+from pflego.data.own.classes import labels, numbered
+from pflego.data.own.layout import explore, format_of
+from pflego.data.own.pool import Pool, Reading
+from pflego.data.own.roles import is_number
+from pflego.data.own.tables import Piece, read_files
 from pflego.data.schema import Schema
-from pflego.data.tables import Piece, read_files
 from pflego.errors import UserError
 from pflego.federation import Client, ClientId
 

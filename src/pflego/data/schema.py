@@ -112,7 +112,7 @@ class Schema:
 
     def read(self, path: str | Path) -> Samples:
         """Read a file, or a folder of pictures, in the formats of training data: CSV, Parquet, .npz, images."""
-        from pflego.data.samples import read
+        from pflego.data.own.samples import read
 
         return read(self, Path(path))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from pflego.data.columns import Floats, Indices, kind_of, numbers, words
+from pflego.data.own.columns import Floats, Indices, kind_of, numbers, words
 from pflego.data.schema import Feature
 from pflego.errors import UserError
 

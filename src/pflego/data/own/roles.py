@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pflego.data.columns import (
+from pflego.data.own.columns import (
     Floats,
     Mask,
     is_fractional,
@@ -18,10 +18,10 @@ from pflego.data.columns import (
     numbers,
     words,
 )
-from pflego.data.layout import is_split
+from pflego.data.own.layout import is_split
+from pflego.data.own.tables import Table
 from pflego.data.problems import listed, warn
 from pflego.data.schema import Feature, Schema
-from pflego.data.tables import Table
 from pflego.errors import UserError
 
 LABELS = ["label", "target", "y", "class"]  # what a column of labels is called, if nothing is said

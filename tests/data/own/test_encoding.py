@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pflego import UserError
-from pflego.data.encoding import encode, fit, standard
+from pflego.data.own.encoding import encode, fit, standard
 from pflego.data.schema import Feature
 
 pa = pytest.importorskip("pyarrow")

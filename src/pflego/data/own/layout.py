@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pflego.data import tables
+from pflego.data.own import tables
 from pflego.errors import UserError
 
 Format: TypeAlias = Literal["table", "npz", "image"]

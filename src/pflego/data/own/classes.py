@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflego.data.blocks import Array
-from pflego.data.columns import Indices, integers, is_fractional, kind_of, numbers, words
+from pflego.data.own.columns import Indices, integers, is_fractional, kind_of, numbers, words
 from pflego.data.problems import warn
 from pflego.data.schema import TaskName
 from pflego.errors import UserError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pflego import UserError
-from pflego.data.tables import Piece, Table, read_files, suffix
+from pflego.data.own.tables import Piece, Table, read_files, suffix
 
 pytest.importorskip("pyarrow")
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-from pflego.data import images
 from pflego.data.blocks import Array
-from pflego.data.classes import Labels, labels, suspect
-from pflego.data.columns import Indices, Mask, integers, kind_of, words
-from pflego.data.encoding import encode, fit, standard
-from pflego.data.holdout import Order, arrange
-from pflego.data.layout import for_test, name_of
-from pflego.data.pool import Pool, Reading
+from pflego.data.own import images
+from pflego.data.own.classes import Labels, labels, suspect
+from pflego.data.own.columns import Indices, Mask, integers, kind_of, words
+from pflego.data.own.encoding import encode, fit, standard
+from pflego.data.own.holdout import Order, arrange
+from pflego.data.own.layout import for_test, name_of
+from pflego.data.own.pool import Pool, Reading
+from pflego.data.own.roles import Roles, counted, gaps, misfit, roles_of, unfit
+from pflego.data.own.tables import Table
 from pflego.data.problems import DataError, warn
-from pflego.data.roles import Roles, counted, gaps, misfit, roles_of, unfit
 from pflego.data.schema import Feature, Schema
-from pflego.data.tables import Table
 from pflego.errors import UserError
 from pflego.federation import ClientId
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pflego import UserError
-from pflego.data.classes import Labels, labels, numbered, suspect
+from pflego.data.own.classes import Labels, labels, numbered, suspect
 from pflego.data.problems import DataWarning
 
 pa = pytest.importorskip("pyarrow")

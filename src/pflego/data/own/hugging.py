@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
-from pflego.data.layout import for_test, is_split
-from pflego.data.tables import Piece, Table, check_installed, join, without
+from pflego.data.own.layout import for_test, is_split
+from pflego.data.own.tables import Piece, Table, check_installed, join, without
 from pflego.errors import UserError
 
 if TYPE_CHECKING:

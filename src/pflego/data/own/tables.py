@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from pflego.data.columns import Indices, Mask, coarse_type
+from pflego.data.own.columns import Indices, Mask, coarse_type
 from pflego.data.problems import listed
 from pflego.data.source import reading
 from pflego.errors import UserError

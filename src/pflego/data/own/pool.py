@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from pflego.data.holdout import TEST_SHARE, Share
-from pflego.data.images import parse_size
+from pflego.data.own.holdout import TEST_SHARE, Share
+from pflego.data.own.images import parse_size
 from pflego.data.schema import Schema
 from pflego.errors import UserError, check_choice
 from pflego.federation import ClientId

@@ -10,10 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from pflego.data.blocks import Array
-from pflego.data.classes import is_regression, numbered
-from pflego.data.holdout import Share, held_out
-from pflego.data.layout import Place
-from pflego.data.pool import Pool, Reading
+from pflego.data.own.classes import is_regression, numbered
+from pflego.data.own.holdout import Share, held_out
+from pflego.data.own.layout import Place
+from pflego.data.own.pool import Pool, Reading
 from pflego.data.problems import listed
 from pflego.data.schema import Schema, TaskName
 from pflego.data.source import reading

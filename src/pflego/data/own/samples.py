@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from pflego.data import images, tabular
 from pflego.data.blocks import Array
-from pflego.data.classes import labels, numbered
-from pflego.data.layout import Place, explore, format_of
+from pflego.data.own import images, tabular
+from pflego.data.own.classes import labels, numbered
+from pflego.data.own.layout import Place, explore, format_of
+from pflego.data.own.roles import counted, gaps, is_number, misfit
+from pflego.data.own.tables import Piece, how_written, read_files
 from pflego.data.problems import listed
-from pflego.data.roles import counted, gaps, is_number, misfit
 from pflego.data.schema import Samples, Schema
 from pflego.data.source import reading
-from pflego.data.tables import Piece, how_written, read_files
 from pflego.errors import UserError
 
 

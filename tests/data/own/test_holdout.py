@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pflego.data.holdout import arrange, held_out
+from pflego.data.own.holdout import arrange, held_out
 
 
 @given(

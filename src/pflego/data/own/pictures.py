@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pflego.data import images
-from pflego.data.classes import numbered
-from pflego.data.holdout import arrange
-from pflego.data.layout import Place
-from pflego.data.pool import Pool, Reading
+from pflego.data.own import images
+from pflego.data.own.classes import numbered
+from pflego.data.own.holdout import arrange
+from pflego.data.own.layout import Place
+from pflego.data.own.pool import Pool, Reading
 from pflego.data.schema import Schema
 from pflego.errors import UserError
 

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from pflego import UserError
-from pflego.data.images import common_shape, decode, parse_size
+from pflego.data.own.images import common_shape, decode, parse_size
 from pflego.data.problems import DataWarning
 
 GREY = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20

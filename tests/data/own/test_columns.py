@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pflego import UserError
-from pflego.data.columns import Words, integers, kind_of, missing, numbers, words
+from pflego.data.own.columns import Words, integers, kind_of, missing, numbers, words
 
 pa = pytest.importorskip("pyarrow")
 

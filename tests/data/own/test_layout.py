@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pflego import UserError
-from pflego.data.layout import Layout, explore, format_of, name_of
+from pflego.data.own.layout import Layout, explore, format_of, name_of
 
 
 def folder(root: Path, *files: str) -> Layout:
