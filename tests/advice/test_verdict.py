@@ -56,8 +56,8 @@ def test_in_regression_a_lower_error_is_a_gain() -> None:
     assert found.gain == pytest.approx(np.sqrt(10) - np.sqrt(2.5))
     assert found.verdict == "yes"
     assert found.better == 8
-    said = found.words(Metric.of(Regression()), yes="Yes", no="No")
-    assert said == "Yes: rmse 1.58 lower (1.6 to 1.6); 8 of 8 clients gain, 0 lose."
+    said = found.words(Metric.of(Regression()), over="one model")
+    assert said == "Yes, over one model: rmse 1.58 lower (1.6 to 1.6); 8 of 8 clients gain, 0 lose."
 
 
 def test_what_all_clients_gain_is_sure_and_what_half_of_them_lose_is_not() -> None:
@@ -67,12 +67,12 @@ def test_what_all_clients_gain_is_sure_and_what_half_of_them_lose_is_not() -> No
     metric = Metric.of(Classification())
     pays = answer("?", *sides(right, wrong), names(20), Classification(), shrinking=False, seed=0)
     assert pays.verdict == "yes"
-    assert pays.words(metric, yes="Yes", no="No").startswith(f"Yes: +{100 * pays.gain:.1f} points (")
+    assert pays.words(metric, over="it").startswith(f"Yes, over it: +{100 * pays.gain:.1f} points (")
     mixed = [right[k] if k % 2 else wrong[k] for k in range(20)]
     other = [wrong[k] if k % 2 else right[k] for k in range(20)]
     unsure = answer("?", *sides(mixed, other), names(20), Classification(), shrinking=False, seed=0)
     assert unsure.verdict == "can't tell"
-    assert "smaller than what 20 clients can show" in unsure.words(metric, yes="Yes", no="No")
+    assert "smaller than what 20 clients can show" in unsure.words(metric, over="it")
 
 
 def test_with_few_clients_the_interval_is_over_their_samples() -> None:

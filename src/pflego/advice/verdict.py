@@ -44,26 +44,25 @@ class Answer:
     gains: dict[str, float]  # a client each
     shrinking: bool
 
-    def words(self, metric: Metric, *, yes: str, no: str) -> str:
-        """The answer in a sentence; `yes` and `no` are what is to be said of the gain."""
+    def words(self, metric: Metric, *, over: str) -> str:
+        """The answer in a sentence; `over` names what the gain is over."""
         figure = difference(self.gain, self.interval, metric)
-        counted = f"{self.better} of {self.clients} clients gain, {self.worse} lose"
         match self.verdict:
-            case "yes" | "no":
-                said = f"{yes if self.verdict == 'yes' else no}: {figure}; {counted}"
-            case "probably" | "probably not":
-                said = f"Probably {lowered(yes if self.verdict == 'probably' else no)}: {figure}; {counted}"
             case "no difference":
-                said = f"No difference that matters: {figure}"
+                return f"No difference that matters: {figure}."
+            case "can't tell":
+                shown = f"{self.clients} clients"
+                if self.over == "samples":
+                    shown = f"the held-out samples of {shown}"
+                return f"Can't tell: the difference, {figure}, is smaller than what {shown} can show."
+            case "yes" | "probably":
+                said = f"{self.verdict.capitalize()}, over {over}"
             case _:
-                shown = (
-                    f"{self.clients} clients"
-                    if self.over == "clients"
-                    else f"the held-out samples of {self.clients} clients"
-                )
-                said = f"Can't tell: the difference, {figure}, is smaller than what {shown} can show"
-        leads = self.verdict in ("yes", "probably", "probably not", "no")
-        return said + (", and the lead was shrinking." if leads and self.shrinking else ".")
+                said = f"{self.verdict.capitalize()}, {over} does better"
+        shrinking = "; the lead was shrinking" if self.shrinking else ""
+        return (
+            f"{said}: {figure}; {self.better} of {self.clients} clients gain, {self.worse} lose{shrinking}."
+        )
 
 
 def answer(
@@ -176,8 +175,3 @@ def number(value: float, digits: int = 2) -> str:
     ('−0.06', '0.00')
     """
     return f"{value + 0.0:.{digits}f}".replace("-", "−")
-
-
-def lowered(words: str) -> str:
-    """Words for the middle of a sentence."""
-    return words[:1].lower() + words[1:]

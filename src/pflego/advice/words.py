@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tomli_w
 
-from pflego.advice.contenders import ONE_MODEL
+from pflego.advice.contenders import ONE_MODEL, OWN_HEADS
 from pflego.advice.heterogeneity import Agreement, Differences
 from pflego.advice.start import Start
 from pflego.advice.statistics import Chance
@@ -80,9 +80,7 @@ class Advice:
         """Questions and their answers."""
         return {
             "Why?": self.start.why,
-            "Does federating pay?": self.federating.words(
-                self.metric, yes="Yes, over learning alone", no="No, learning alone does better"
-            ),
+            "Does federating pay?": self.federating.words(self.metric, over="learning alone"),
             "Does personalising pay?": self._personalising(),
             "How different are the clients?": self._differences(),
             "What does a round cost a client?": self._cost(),
@@ -112,9 +110,7 @@ class Advice:
         return folder
 
     def _personalising(self) -> str:
-        said = self.personalising.words(
-            self.metric, yes="Yes, over one model", no="No, one model for everybody does better"
-        )
+        said = self.personalising.words(self.metric, over="one model for everybody")
         if self.common_head is None:
             return said
         return f"{said} {_of_common_head(self.common_head, self.metric)}"
@@ -145,10 +141,10 @@ class Advice:
             f"{amount(own.memory, 'B')} of memory, {amount(own.bytes_down + own.bytes_up, 'B')} sent both ways, about "
             f"{amount(own.joules(), 'J')} (if {Energy()}), for a client of {count(own.samples, 'sample')}."
         )
-        if self.start.contender == ONE_MODEL:
-            return said
-        times = costs[ONE_MODEL].flops / max(1, own.flops)
-        return f"{said} One model costs {times:.2g} times the work."
+        others = {ONE_MODEL: "one model", OWN_HEADS: "a head of its own"}
+        other = OWN_HEADS if self.start.contender == ONE_MODEL else ONE_MODEL
+        times = costs[other].flops / max(1, own.flops)
+        return f"{said} With {others[other]} it would be {times:.2g} times the work."
 
     def _certainty(self) -> str:
         looked = (
