@@ -37,6 +37,14 @@ def test_operations_are_those_counted_by_hand(federation: pflego.Federation, mod
     assert cost.flops == tau * (2 * one_pass + 3 * head)
 
 
+def test_heads_that_are_modules_are_counted_too(federation: pflego.Federation) -> None:
+    backbone = nn.Sequential(nn.Linear(D, M), nn.ReLU())
+    model = pflego.Model(backbone, features=M, head=lambda features, outputs: nn.Linear(features, outputs))
+    cost = measure(federation, model, pflego.FedAvg(steps=3))
+    # a step: two products of the backbone, three of the head (outputs, its gradient and that of the features)
+    assert cost.flops == 3 * (2 * 2 * N * D * M + 3 * 2 * N * M * K)
+
+
 def test_memory_is_the_most_that_is_alive(federation: pflego.Federation, model: pflego.Model) -> None:
     few, many = (measure(federation, model, pflego.FedAvg(steps=tau)).memory for tau in (3, 30))
     assert few == many  # what is freed is freed

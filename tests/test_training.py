@@ -227,6 +227,11 @@ def test_a_class_is_no_algorithm() -> None:
         pflego.train(twin.federation, twin.model, pflego.PFLEGO, rounds=1)  # type: ignore[arg-type]
 
 
+def test_a_backbone_alone_is_no_model() -> None:
+    with pytest.raises(pflego.UserError, match=r"pflego.Model\(backbone, features=M\), not a Linear"):
+        pflego.train(world().federation, nn.Linear(6, 4), pflego.PFLEGO(), rounds=1)  # type: ignore[arg-type]
+
+
 def test_features_that_do_not_match_the_backbone_are_refused() -> None:
     twin = world()
     model = pflego.Model(nn.Linear(6, 3), features=4)

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.module_tracker import ModuleTracker
 
 from pflego import device as devices
 from pflego.algorithms.base import Algorithm, Round
@@ -131,7 +132,7 @@ def client_cost(
         return time.perf_counter() - start, (problem, update)
 
     with plain_loops():  # torch counts what torch does
-        with FlopCounterMode(display=False) as flops:
+        with _Operations() as flops:
             work()
         with _PeakMemory() as peak:  # by itself: the other counter holds on to tensors
             slowly, (problem, update) = work()
@@ -157,6 +158,24 @@ def _finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+class _NoModules(ModuleTracker):
+    """Keeps track of nothing: torch's own hooks fail where a module's input is what is differentiated by."""
+
+    def __enter__(self) -> _NoModules:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class _Operations(FlopCounterMode):
+    """Counts operations, whatever module they belong to."""
+
+    def __init__(self) -> None:
+        super().__init__(display=False)
+        self.mod_tracker = _NoModules()
 
 
 class _PeakMemory(TorchDispatchMode):

@@ -158,7 +158,8 @@ def open_run(
     """Open a run's folder again: its weights, states and history, as after its last checkpoint.
 
     Federation, model and method are made again from the run's settings; one that was made in Python and has no name
-    there must be given. Nothing in the folder is changed.
+    there must be given. Nothing in the folder is changed. Of a run on Flower, in its server's folder, there are the
+    shared weights, history and figures; data and heads are with the clients.
     """
     files = RunFolder(Path(folder))
     if not files.exists:
@@ -168,8 +169,13 @@ def open_run(
     begin = files.load()
     if begin is None:
         raise FolderError(f"{folder} holds a run without a checkpoint yet: go on with pflego run --resume")
-    federation = federation or _again("federation", lambda: load_data({"data": settings["data"], **settings}))
-    shape = tuple(federation[0].x_train.shape[1:])
+    if federation is None and (remote := _of_server(files.path)) is not None:
+        federation, shape = remote
+    else:
+        federation = federation or _again(
+            "federation", lambda: load_data({"data": settings["data"], **settings})
+        )
+        shape = tuple(federation[0].x_train.shape[1:])
     model = model or _again(
         "model", lambda: models.build(settings["model"], shape, seed=settings.get("model_seed", 0))
     )
@@ -194,6 +200,18 @@ def open_run(
         evaluations=everybodys(begin.evaluations, len(federation)),
         folder=files.path,
     )
+
+
+def _of_server(folder: Path) -> tuple[Federation, tuple[int, ...]] | None:
+    """The clients of a run on Flower, in its server's folder, and the shape of their samples."""
+    if not (folder / "federation.json").exists():
+        return None
+    try:
+        from pflego.engines.flower.members import Members
+    except ModuleNotFoundError as error:
+        raise UserError(f"{folder} is a run on Flower; to open it: pip install 'pflego[flower]'") from error
+    members = Members.load(folder)
+    return None if members is None else (members.federation(), members.shape)
 
 
 def _again(what: str, make: Callable[[], T]) -> T:

@@ -137,6 +137,8 @@ def train(
         raise UserError("states='disk' needs a folder: out=..., or --out")
     network = Network(dropout, deadline, speed)
     streaming = Streaming(batch_size, memory)
+    if not isinstance(model, Model):
+        raise UserError(f"model must be a pflego.Model(backbone, features=M), not a {type(model).__name__}")
     if not isinstance(algorithm, Algorithm):
         raise UserError(f"algorithm must be a method like PFLEGO(steps=50), not {algorithm!r}")
     participation.check(len(federation))

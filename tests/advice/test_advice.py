@@ -182,7 +182,7 @@ def test_what_cannot_be_advised_is_refused(
 
 
 def said(verdict: Verdict) -> Answer:
-    return Answer("?", verdict, 0.0, Interval(0, 0), Interval(0, 0), "clients", 0, 0, 6, {}, False)
+    return Answer("?", verdict, 0.0, Interval(0, 0), Interval(0, 0), "clients", 0, 0, 6, {}, (), (), False)
 
 
 @pytest.mark.parametrize(
@@ -236,5 +236,15 @@ def test_without_settings_the_start_is_a_line_of_python(tmp_path: Path) -> None:
     run = eval(line, {"pflego": pflego, "federation": federation, "model": model})
     assert isinstance(run, pflego.Run)
     assert run.algorithm.name == found.start.algorithm
+    assert found.start.settings is None
     found.save(tmp_path)
     assert not (tmp_path / "start.toml").exists()
+
+
+def test_a_model_that_python_made_has_no_name_for_a_command() -> None:
+    federation = pflego.load("digits", clients=4, classes_per_client=5)
+    model = pflego.Model(nn.Linear(64, 8), features=8, head=lambda m, k: nn.Linear(m, k))
+    found = pflego.advise(federation, model, steps=1, rounds=1)
+    assert found.start.command.startswith("pflego.train(federation, model, pflego.")
+    assert found.common_head is None  # heads that are not linear have no common one
+    assert "common head" not in str(found)

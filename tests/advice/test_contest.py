@@ -9,6 +9,7 @@ import pflego
 from pflego.advice.contenders import contenders, costs
 from pflego.advice.contest import Candidate, Contest, Split, evaluated, sample_scores
 from pflego.advice.plan import plan, reckon
+from pflego.advice.start import stop_after
 from pflego.task import Classification, Regression
 
 A, B = pflego.PFLEGO(server_lr=0.1), pflego.PFLEGO(server_lr=0.2)
@@ -45,6 +46,15 @@ def test_in_regression_the_smallest_error_is_best_and_what_is_not_finite_never_i
     assert held.curve(good)[:2] == [(1, 1.0), (2, 2.0)]
     with pytest.raises(pflego.UserError, match="no finite figure at any rate"):
         contest({broken: [np.inf, 0.0]}, regression=True).best(["one-model"])
+
+
+@pytest.mark.parametrize(("second", "expected"), [([1.0, 0.5], 1), ([1.0, 1.0], None), ([0.5, 1.0], None)])
+def test_training_is_to_stop_early_where_more_of_it_did_harm_on_every_split(
+    second: list[float], expected: int | None
+) -> None:
+    best, last = Candidate("own-heads", A, 1), Candidate("own-heads", A, 8)
+    held = contest({best: [1.0], last: [0.9]}, {best: second[:1], last: second[1:]})
+    assert stop_after(held, best) == expected
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 8, 20, 300])

@@ -86,6 +86,15 @@ def test_the_command_it_gives_runs(
     assert rows[0]["loss"] == rows[1]["loss"]
 
 
+def test_without_the_library_for_pictures_the_figures_are_written(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = invoke(str(data), "--clients", "4", "--partition", "iid", *SHORT, "--out", str(tmp_path))
+    assert "for pictures: pip install 'pflego[plots]'" in result.stdout
+    assert {file.name for file in tmp_path.iterdir()} == {"advice.json", "start.toml"}
+
+
 def test_for_machines_it_prints_json_and_nothing_else(data: Path) -> None:
     result = invoke(str(data), "--clients", "6", "--partition", "iid", *SHORT, "--json", "--seed", "2")
     figures = json.loads(result.stdout)
@@ -111,6 +120,7 @@ def test_for_machines_it_prints_json_and_nothing_else(data: Path) -> None:
         (["digits", "--splits", "1"], "splits must be 2 or more"),
         (["digits", "--participation", "99"], "participation asks for 99 clients a round"),
         (["digits", "--steps", "0"], "steps must be a whole number above 0"),
+        (["digits", "--out", "/dev/null/a"], "cannot write to the folder /dev/null/a"),
     ],
     ids=" ".join,
 )

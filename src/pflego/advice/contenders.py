@@ -68,11 +68,7 @@ def contenders(model: Model, federation: Federation, *, steps: int) -> list[Cont
 
 
 def costs(
-    competing: Sequence[Contender],
-    federation: Federation,
-    model: Model,
-    *,
-    device: str | torch.device,
+    competing: Sequence[Contender], federation: Federation, model: Model, *, device: str | torch.device
 ) -> dict[str, Cost]:
     """What a round costs the client of median size. Where every step is alike, one is measured and multiplied."""
     found = {}

@@ -32,7 +32,7 @@ from pflego.task import Task
 from pflego.training import train
 from pflego.weights import Weights, to
 
-EARLY = 5  # rounds after which shared weights are looked at
+_EARLY = 5  # rounds after which shared weights are looked at
 _EVALUATIONS = 8
 
 
@@ -71,13 +71,13 @@ class Contest:
     early: dict[str, tuple[Algorithm, int, Weights]]  # by contender: shared weights after so many rounds
     unseen: int = 0  # held-out samples of a class that their client has no other sample of
 
-    def figure(self, candidate: Candidate) -> float:
-        """A candidate's figure over all splits."""
-        return self.task.figure(self._mean(candidate, self.splits))
+    def figure(self, candidate: Candidate, splits: Sequence[Split] | None = None) -> float:
+        """A candidate's figure over some splits, all if none are named."""
+        return self.task.figure(self._mean(candidate, splits or self.splits))
 
     def best(self, names: Iterable[str], splits: Sequence[Split] | None = None) -> Candidate:
         """The best candidate of some contenders on some splits, all if none are named; of equals, the longest."""
-        splits = self.splits if splits is None else splits
+        splits = splits or self.splits
         chosen = set(names)
 
         def rank(candidate: Candidate) -> tuple[float, int]:
@@ -133,7 +133,8 @@ def hold(
 ) -> Contest:
     """Let all contenders learn on every split, all clients in every round; only those to be compared are tried."""
     tuned = []
-    some = Federation(list(federation)[:RATES_CLIENTS], schema=federation.schema)
+    comparable = [client for client, one in zip(federation, compared, strict=True) if one]
+    some = Federation(comparable[:RATES_CLIENTS], schema=federation.schema)
     for contender in competing:
         if contender.dear:
             tell(f"{contender.words}: choosing a rate")
@@ -174,7 +175,7 @@ class _Watch(Callback):
         self._rounds = set(evaluated(rounds))
         self.scores: dict[int, Floats] = {}
         self.early: Weights = {}
-        self.early_round = min(EARLY, rounds)
+        self.early_round = min(_EARLY, rounds)
 
     def on_round(self, run: Run, row: HistoryRow) -> None:
         round = int(row["round"] or 0)

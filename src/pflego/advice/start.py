@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from pflego.advice.contenders import ALONE, COMMON_HEAD, ONE_MODEL, OWN_HEADS
@@ -34,8 +34,10 @@ class Start:
     options: dict[str, object]  # of the method
     participation: str
     rounds: int
-    settings: dict[str, object]  # all of it, as a settings file has it
-    command: str
+    settings: (
+        dict[str, object] | None
+    )  # as a settings file has them; None where Python made federation or model
+    command: str  # or a line of Python
 
     @property
     def verdict(self) -> str:
@@ -56,20 +58,17 @@ def choose(
             why += " Look longer, or at more clients, before building on it."
         return alone, why
     if personalising.verdict in ("no", "probably not"):
-        return ONE_MODEL, "One model does better than heads of their own."
-    name, words = (
-        OWN_HEADS,
-        "a head of its own says least about a client: no message shows which classes it has",
-    )
+        maybe = "" if personalising.verdict == "no" else "probably "
+        return ONE_MODEL, f"One model {maybe}does better than heads of their own."
+    name = OWN_HEADS
+    words = "a head of its own says least about a client: no message shows which classes it has"
     if common is not None and common.verdict in ("yes", "probably"):
         name, words = COMMON_HEAD, "a common head beside their own helps"
     if personalising.verdict in ("yes", "probably"):
-        return name, f"Heads of their own do better than one model, and {words}."
-    times = costs[ONE_MODEL].flops / max(1, costs[name].flops)
-    return (
-        name,
-        f"One model was shown to be neither better nor worse, but is {times:.2g} times the work; {words}.",
-    )
+        maybe = "" if personalising.verdict == "yes" else "probably "
+        return name, f"Heads of their own {maybe}do better than one model, and {words}."
+    times = f"{costs[ONE_MODEL].flops / max(1, costs[name].flops):.2g} times the work"
+    return name, f"One model was shown to be neither better nor worse, but is {times}; {words}."
 
 
 def start(
@@ -82,7 +81,7 @@ def start(
     participation: Participation,
     seed: int,
 ) -> Start:
-    """Put together what `pflego run` needs. Federations and models that were made in Python are left to Python."""
+    """Put together what `pflego run` needs, or Python, where it made the federation or the model."""
     contender, why = chosen
     candidate = contest.best([contender])
     options = _options(candidate.algorithm)
@@ -100,6 +99,7 @@ def start(
         "seed": seed,
     }
     settings = {name: value for name, value in {**data, **model, **training}.items() if value is not None}
+    named = "data" in data and "model_seed" in model
     return Start(
         contender,
         why,
@@ -107,29 +107,30 @@ def start(
         options,
         str(participation),
         rounds,
-        settings,
+        settings if named else None,
         command(_worth_saying(settings))
-        if "data" in data
+        if named
         else _python(candidate.algorithm, options, participation, rounds),
     )
 
 
 def stop_after(contest: Contest, candidate: Candidate) -> int | None:
-    """The round after which more training did harm that matters; None if none did."""
-    curve = contest.curve(candidate)
-    best, last = contest.figure(candidate), curve[-1][1]
-    harm = best - last if contest.task.higher_is_better else last - best
-    margin = MARGIN if contest.task.higher_is_better else RELATIVE_MARGIN * best
-    return candidate.round if harm > margin else None
+    """The round after which more training did harm that matters, on every split; None if it did not."""
+    last = replace(candidate, round=contest.curve(candidate)[-1][0])
+    for split in contest.splits:
+        best, end = contest.figure(candidate, [split]), contest.figure(last, [split])
+        margin = MARGIN if contest.task.higher_is_better else RELATIVE_MARGIN * best
+        if (best - end if contest.task.higher_is_better else end - best) <= margin:
+            return None
+    return candidate.round
 
 
 def _options(algorithm: Algorithm) -> dict[str, object]:
     """The method's settings that are worth saying."""
     wanted = ["steps", "client_lr", "server_lr", "labels"]
-    found = {name: value for name, value in algorithm.settings().items() if name in wanted}
-    return (
-        {**found, "common_head": True} if isinstance(algorithm, PFLEGO) and algorithm.common_head else found
-    )
+    if isinstance(algorithm, PFLEGO) and algorithm.common_head:
+        wanted.append("common_head")
+    return {name: value for name, value in algorithm.settings().items() if name in wanted}
 
 
 def _worth_saying(settings: Mapping[str, object]) -> dict[str, object]:

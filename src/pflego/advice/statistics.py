@@ -23,6 +23,7 @@ Integers = npt.NDArray[np.int64]
 DRAWS = 4000
 _DEALS = 200  # how often samples are dealt out at random
 _RARELY = 0.99
+_MOST_COUNTS = 10**7  # in memory at once
 SURE, PROBABLY = 0.95, 0.8  # the levels of intervals
 
 
@@ -59,7 +60,10 @@ def resampled(sums: Floats, strata: Integers, *, seed: int, draws: int = DRAWS) 
     totals = np.zeros((draws, sums.shape[1]))
     for stratum in np.unique(strata):
         own = sums[strata == stratum]
-        totals += _counts(len(own), generator, draws) @ own
+        some = max(1, _MOST_COUNTS // len(own))  # draws at a time
+        for first in range(0, draws, some):
+            part = totals[first : first + some]
+            part += _counts(len(own), generator, len(part)) @ own
     return totals
 
 

@@ -42,6 +42,8 @@ class Answer:
     worse: int
     clients: int
     gains: dict[str, float]  # a client each
+    ours: tuple[str, ...]  # the contenders that were compared, one a split
+    theirs: tuple[str, ...]
     shrinking: bool
 
     def words(self, metric: Metric, *, over: str) -> str:
@@ -111,6 +113,8 @@ def answer(
         worse=int((gains < 0).sum()),
         clients=len(clients),
         gains={ids[client]: float(own) for client, own in zip(clients, gains, strict=True)},
+        ours=tuple(candidate.name for candidate in ours.chosen),
+        theirs=tuple(candidate.name for candidate in theirs.chosen),
         shrinking=shrinking,
     )
 
@@ -156,8 +160,8 @@ def difference(gain: float, sure: Interval, metric: Metric) -> str:
     'rmse 0.043 higher (0.07 higher to 0.01 lower)'
     """
     if metric.unit == "%":
-        low, high = (number(metric.scale * value, 1) for value in (sure.low, sure.high))
-        return f"{metric.scale * gain + 0.0:+.1f} points ({low} to {high})".replace("-", "−")
+        shown, low, high = (number(metric.scale * value, 1) for value in (gain, sure.low, sure.high))
+        return f"{'' if shown.startswith('−') else '+'}{shown} points ({low} to {high})"
     size = {value: f"{abs(value):.2g}" for value in (sure.low, sure.high)}
     side = {value: "lower" if value >= 0 else "higher" for value in (gain, sure.low, sure.high)}
     if len(set(side.values())) == 1:
@@ -171,7 +175,7 @@ def difference(gain: float, sure: Interval, metric: Metric) -> str:
 def number(value: float, digits: int = 2) -> str:
     """A number with a minus of its own.
 
-    >>> number(-0.061), number(-0.0)
+    >>> number(-0.061), number(-0.001)
     ('−0.06', '0.00')
     """
-    return f"{value + 0.0:.{digits}f}".replace("-", "−")
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")

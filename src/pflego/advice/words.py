@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tomli_w
 
-from pflego.advice.contenders import ONE_MODEL, OWN_HEADS
+from pflego.advice.contenders import ONE_MODEL, OWN_HEADS, PERSONAL
 from pflego.advice.heterogeneity import Agreement, Differences
 from pflego.advice.start import Start
 from pflego.advice.statistics import Chance
@@ -19,10 +19,7 @@ from pflego.files import make_folder, write_atomically
 from pflego.report.words import Metric, amount, count, duration
 
 _SLIGHTLY, _DIFFERENT, _VERY = 0.05, 0.25, 0.6  # of the way from chance to 1: from there on labels are so
-_AGREE, _HARDLY = (
-    0.7,
-    0.3,
-)  # shares of what noise leaves, from which gradients agree, and below which they hardly do
+_AGREE, _HARDLY = 0.7, 0.3  # of what noise leaves: from here on gradients agree, below this hardly
 
 DEFINITIONS = {
     "labels": f"mean distance between the label distributions of two clients, 0 the same, 1 nothing in common (total "
@@ -104,7 +101,7 @@ class Advice:
         folder = Path(folder)
         make_folder(folder)
         write_atomically(folder / "advice.json", (json.dumps(self.figures(), indent=1) + "\n").encode())
-        if "data" in self.start.settings:
+        if self.start.settings is not None:
             write_atomically(folder / "start.toml", tomli_w.dumps(self.start.settings).encode())
         draw(self, folder / "advice.png")
         return folder
@@ -141,10 +138,10 @@ class Advice:
             f"{amount(own.memory, 'B')} of memory, {amount(own.bytes_down + own.bytes_up, 'B')} sent both ways, about "
             f"{amount(own.joules(), 'J')} (if {Energy()}), for a client of {count(own.samples, 'sample')}."
         )
-        others = {ONE_MODEL: "one model", OWN_HEADS: "a head of its own"}
-        other = OWN_HEADS if self.start.contender == ONE_MODEL else ONE_MODEL
-        times = costs[other].flops / max(1, own.flops)
-        return f"{said} With {others[other]} it would be {times:.2g} times the work."
+        other, words = OWN_HEADS, "a head of its own on a shared backbone (PFLEGO)"
+        if self.start.contender in PERSONAL:
+            other, words = ONE_MODEL, "one model for everybody (FedAvg)"
+        return f"{said} With {words} it would be {costs[other].flops / max(1, own.flops):.2g} times the work."
 
     def _certainty(self) -> str:
         looked = (
@@ -170,7 +167,7 @@ def _of_common_head(answer: Answer, metric: Metric) -> str:
         case "no difference":
             said = "A common head beside their own makes no difference that matters"
         case _:
-            return "Whether a common head beside their own helps can't be told."
+            return "Whether a common head beside their own helps can't be told: try --common-head too."
     maybe = " probably" if answer.verdict.startswith("probably") else ""
     return f"{said}{maybe}: {difference(answer.gain, answer.interval, metric)}."
 

@@ -68,9 +68,12 @@ def advise(
 
     from pflego.advice import advise as ask
     from pflego.experiment import Experiment
+    from pflego.files import make_folder
     from pflego.participation import parse
 
     experiment = Experiment.build(given)
+    if out is not None:
+        make_folder(out)
     notes = Console(stderr=True)
     try:
         advice = ask(
@@ -89,8 +92,7 @@ def advise(
     except KeyboardInterrupt:
         typer.echo("\nstopped", err=True)
         raise typer.Exit(130) from None
-    if out is not None:
-        advice.save(out)
+    written = "" if out is None else _save(advice, out)
     if json:
         sys.stdout.write(dumps(advice.figures(), indent=1) + "\n")
         return
@@ -100,13 +102,17 @@ def advise(
     console.print(
         "Start with:", advice.start.command, sep="\n", highlight=False, markup=False, soft_wrap=True
     )
-    if out is not None:
-        console.print(
-            f"figures in {out / 'advice.json'}, drawn in {out / 'advice.png'}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+    if written:
+        console.print(written, highlight=False, markup=False, soft_wrap=True)
+
+
+def _save(advice: Advice, out: Path) -> str:
+    """Write everything, and say where; what it takes to draw may not be installed."""
+    try:
+        advice.save(out)
+    except ModuleNotFoundError as error:
+        return f"figures in {out / 'advice.json'} ({error})"
+    return f"figures in {out / 'advice.json'}, drawn in {out / 'advice.png'}"
 
 
 def parts(advice: Advice) -> list[RenderableType]:

@@ -85,6 +85,18 @@ def test_regression_too(tmp_path: Path) -> None:
     assert_same_history(ours, theirs)
 
 
+def test_a_servers_folder_can_be_opened_and_looked_at(tmp_path: Path) -> None:
+    ours = train(sites(tmp_path), tmp_path / "server", participation=3)
+    opened = pflego.open_run(tmp_path / "server")
+    assert_close(opened.shared, ours.shared)
+    assert opened.history == ours.history
+    assert opened.evaluations == ours.evaluations
+    page = opened.report(tmp_path / "report.html").read_text()
+    assert all(name in page for name in NAMES)
+    with pytest.raises(pflego.UserError, match="are not on this machine"):
+        opened.evaluate()
+
+
 def test_a_site_can_hold_its_part_of_a_named_data_set(tmp_path: Path) -> None:
     nodes = {
         9 - id: Node(
