@@ -19,7 +19,7 @@ demo: $(READY)  ## train a federation of handwritten digits and show what federa
 	$(BIN)/python examples/demo.py
 
 test: lint  ## every check: lint, types, tests with coverage
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --cov --cov-report=term
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
