@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test coverage lint format bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -18,8 +19,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train a federation of handwritten digits and show what federating gains and costs
 	$(BIN)/python examples/demo.py
 
-test: lint  ## every check: lint, types, tests with coverage
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --cov --cov-report=term
+test: lint  ## every check: lint, types, tests
+	$(PYTEST)
+
+coverage: $(READY)  ## the tests once more, and which lines they reach
+	$(PYTEST) --cov --cov-report=term
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -171,7 +171,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(tmp_path: Path) 
     assert start("whole").wait() == 0
     rng = random.Random(0)
     kills = 0
-    while kills < 6:
+    while kills < 4:
         process = start("killed")
         metrics = tmp_path / "killed" / "metrics.jsonl"
         if kills % 3:  # wait until it has done a round; else kill it while it starts
