@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -96,29 +96,26 @@ def compare(
 
 
 def draw_curves(entries: Sequence[Entry], path: Path) -> Path:
-    """Draw loss and metric over the rounds, a line a method, the first seed of each."""
+    """Draw loss and metric over the rounds, and over a client's passes: a line a method, the first seed of each."""
     first = [entry for entry in entries if entry.seed == entries[0].seed]
-    titles = {
-        "loss": "training loss, participants",
-        "participants": "test, participants",
-        "everyone": "test, everyone",
-    }
-    return draw(
-        [
-            Panel(
-                title,
-                [
-                    Curve(
-                        entry.summary.algorithm,
-                        [t for t, _ in entry.curves[key]],
-                        [v for _, v in entry.curves[key]],
-                    )
-                    for entry in first
-                ],
-                "round",
-                "loss" if key == "loss" else entries[0].summary.metric,
-            )
-            for key, title in titles.items()
-        ],
-        path,
-    )
+    metric = entries[0].summary.metric
+
+    def curves(key: str, of: Callable[[Entry], float] = lambda _: 1) -> list[Curve]:
+        return [
+            Curve(e.summary.algorithm, [t * of(e) for t, _ in e.curves[key]], [v for _, v in e.curves[key]])
+            for e in first
+        ]
+
+    panels = [
+        Panel("training loss, participants", curves("loss"), "round", "loss"),
+        Panel("test, participants", curves("participants"), "round", metric),
+        Panel("test, everyone", curves("everyone"), "round", metric),
+        Panel(
+            "test, participants, by cost",
+            curves("participants", lambda e: e.summary.forward_passes + e.summary.backward_passes),
+            "passes of a client that always takes part",
+            metric,
+            scale="log x",
+        ),
+    ]
+    return draw(panels, path, columns=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 
 import torch
@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from pflego.errors import UserError
+from pflego.gram import Opening
 from pflego.heads import Head, LinearHead, ModuleHead, is_head
 from pflego.stateless import Stateless
 from pflego.weights import Weights, master_dtype
@@ -73,7 +74,7 @@ class Model:
         floating = [t.dtype for t in tensors if t.is_floating_point()]
         self.dtype = floating[0] if floating else torch.get_default_dtype()
         self.weight_dtype = master_dtype(self.dtype)
-        self._constants = {
+        self.constants = {
             name: tensor.detach()
             for name, tensor in [*backbone.named_parameters(), *backbone.named_buffers()]
             if name not in self.names
@@ -82,6 +83,12 @@ class Model:
     def __reduce__(self) -> tuple[Callable[[nn.Module, int], Model], tuple[nn.Module, int]]:
         """Made again where it is sent: locks and what belongs to threads cannot be."""
         return partial(Model, head=self._make_head, source=self.source), (self.backbone, self.features)
+
+    @cached_property
+    def opening(self) -> Opening | None:
+        """The dense layer that its inputs meet first, if there is one."""
+        found = Opening.of(self.backbone)
+        return found if found is not None and found.weight in self.names else None
 
     def weights(self) -> Weights:
         """Copy theta as it is now."""
@@ -124,7 +131,7 @@ class Model:
     def phi(self, weights: Weights, x: Tensor) -> Tensor:
         """Features of prepared inputs, (samples, M)."""
         theta = {name: weights[name].to(self.dtype) for name in self.names}
-        return self._function({**self._constants, **theta}, x)
+        return self._function({**self.constants, **theta}, x)
 
     def check(self, x: Tensor) -> None:
         """Refuse a backbone whose features are not a function of theta and of each sample alone."""

@@ -7,7 +7,7 @@ a client's chance to take part: Pr(i in cohort) = r / I.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from pflego.randomness import numpy_generator
 Positions = npt.NDArray[np.int64]
 
 
+@runtime_checkable
 class Participation(Protocol):
     """A participation process."""
 

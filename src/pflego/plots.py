@@ -38,7 +38,7 @@ class Panel:
     curves: Sequence[Curve]
     x: str
     y: str
-    scale: Literal["linear", "log"] = "linear"
+    scale: Literal["linear", "log", "log x"] = "linear"
     lowest: float | None = None
 
 
@@ -61,7 +61,8 @@ def _fill(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> dict[str, Lin
         mark, colour = "." if len(curve.x) <= _FEW else None, colours[curve.label]
         [line] = axis.plot(curve.x, curve.y, curve.style, linewidth=1.4, color=colour, marker=mark)
         lines[curve.label] = line
-    axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, xscale=panel.scale, yscale=panel.scale)
+    axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+    axis.set(xscale=panel.scale.removesuffix(" x"), yscale="log" if panel.scale == "log" else "linear")
     points = sorted({x for curve in panel.curves for x in curve.x})
     if panel.scale == "log" and len(points) <= _TICKS:
         axis.set_xticks(points, [f"{x:,.6g}" for x in points], minor=False)

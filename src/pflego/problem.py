@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite, nan
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from pflego.randomness import torch_generator
 from pflego.task import Task
 from pflego.weights import Weights, is_finite, weighted_sum
 
-Memory: TypeAlias = Literal["keep", "recompute"]
+Memory: TypeAlias = Literal["keep", "recompute", "gram"]
 Labels: TypeAlias = Literal["own", "local", "global"]
 
 
@@ -54,7 +54,8 @@ class Streaming:
     None: as is fastest, which is a client's samples all at once, or 32 images at a time where there are convolutions.
 
     memory="keep" holds every slice's activations until the backward pass: one forward and one backward pass a
-    gradient. memory="recompute" holds one slice's only: a second forward pass instead.
+    gradient. memory="recompute" holds one slice's only: a second forward pass instead. memory="gram" is "keep", and
+    holds the Gram matrix of a client's samples while many full steps go through a first dense layer: see gram.py.
     """
 
     batch_size: int | None = None
@@ -63,7 +64,7 @@ class Streaming:
     def __post_init__(self) -> None:
         if self.batch_size is not None:
             check_positive("batch_size", self.batch_size, whole=True)
-        check_choice("memory", self.memory, ["keep", "recompute"])
+        check_choice("memory", self.memory, get_args(Memory))
 
 
 class Problem:
@@ -260,7 +261,7 @@ class ForwardPass:
         self._problems = problems
         self._part = part
         self._theta = {name: weights[name].detach().requires_grad_() for name in problems[0].model.names}
-        self._keep = part is not None or problems[0].streaming.memory == "keep"
+        self._keep = part is not None or problems[0].streaming.memory != "recompute"
         self._outputs: list[Tensor] = []
         features = []
         self._count(forward=1)

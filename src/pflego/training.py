@@ -102,7 +102,8 @@ def train(
         once, or 32 images where there are convolutions.
     memory
         "keep": a slice's activations are kept for the backward pass; "recompute": they are not, at the price of a
-        second forward pass.
+        second forward pass; "gram": they are, and FedAvg and its kin step in the span of a client's samples wherever
+        the first layer is dense and that is cheaper: the same steps, about twice as fast on images.
     seed
         Decides every random draw.
     evaluate_every
@@ -141,6 +142,11 @@ def train(
         raise UserError(f"model must be a pflego.Model(backbone, features=M), not a {type(model).__name__}")
     if not isinstance(algorithm, Algorithm):
         raise UserError(f"algorithm must be a method like PFLEGO(steps=50), not {algorithm!r}")
+    if not isinstance(participation, Participation):
+        raise UserError(
+            f"participation must be a number of clients a round, Fixed, Binomial, Between or Everyone, "
+            f"not {participation!r}"
+        )
     participation.check(len(federation))
     place = devices.resolve(device, model.dtype)
     if not federation.remote:

@@ -1,4 +1,7 @@
-"""Every rival against its equations in NumPy float64, over several rounds with unequal clients."""
+"""Every rival against its equations in NumPy float64, over several rounds with unequal clients.
+
+Each test runs twice: with plain steps, and with steps in the span of a client's samples (memory="gram").
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from torch import nn
 import pflego
 from pflego.algorithms import ALGORITHMS
 from pflego.algorithms.base import Round
+from pflego.gram import Opening
 from pflego.participation import cohort
-from pflego.problem import Problems
+from pflego.problem import Memory, Problems
 from pflego.weights import Weights
 from tests.reference import F64, Adam, Net, Site, World, distance, gradients, world
 
@@ -97,8 +101,25 @@ def start(twin: World, sites: list[Site], *, shared_head: bool, head: F64 | None
     return Simulation(twin, theta, [{"W": np.zeros((site.t.shape[1], 5))} for site in sites], sites)
 
 
+SETTINGS: dict[str, Memory] = {"memory": "keep"}  # what the present test trains with
+
+
+@pytest.fixture(params=["keep", "gram"], autouse=True)
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SETTINGS, "memory", request.param)
+    monkeypatch.setattr(Opening, "pays", lambda *_: True)  # clients this small would not gain by it
+
+
 def train(twin: World, algorithm: pflego.Algorithm, rounds: int = ROUNDS) -> pflego.Run:
-    return pflego.train(twin.federation, twin.model, algorithm, rounds=rounds, participation=3, seed=SEED)
+    return pflego.train(
+        twin.federation,
+        twin.model,
+        algorithm,
+        rounds=rounds,
+        participation=3,
+        seed=SEED,
+        memory=SETTINGS["memory"],
+    )
 
 
 def assert_weights(ours: Weights, theirs: Params, tolerance: float = 1e-10) -> None:

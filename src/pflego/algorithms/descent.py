@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pflego.algorithms.base import Reply
+from pflego.gram import Span
 from pflego.problem import Problem
 from pflego.weights import Weights, weighted_sum
 
@@ -26,6 +27,23 @@ def descend(
     others do not move. A step costs one forward and one backward pass.
     """
     moving = list(weights) if only is None else list(only)
+    if span := Span.of(problem, weights, steps=steps, moving=moving, anchor=anchor):
+        start, goal = span.enter(weights), None if anchor is None else span.enter(anchor)
+        moving += start.keys() - weights.keys()
+        return span.leave(_descend(span, start, steps, rate, momentum, moving, goal, mu))
+    return _descend(problem, weights, steps, rate, momentum, moving, anchor, mu)
+
+
+def _descend(
+    problem: Problem | Span,
+    weights: Weights,
+    steps: int,
+    rate: float,
+    momentum: float,
+    moving: Sequence[str],
+    anchor: Weights | None,
+    mu: float,
+) -> Weights:
     velocity: Weights = {}
     for _ in range(steps):
         gradient = problem.gradient(weights)

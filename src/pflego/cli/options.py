@@ -353,7 +353,11 @@ BatchSize = Annotated[
 ]
 Memory = Annotated[
     str | None,
-    typer.Option(help="keep activations, or recompute them to save memory. \\[keep]", rich_help_panel=_RUN),
+    typer.Option(
+        help="keep activations; recompute them to save memory; gram: faster full steps through a first dense layer. "
+        "\\[keep]",
+        rich_help_panel=_RUN,
+    ),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps, ... \\[auto]", rich_help_panel=_RUN)]
 Engine = Annotated[

@@ -89,6 +89,7 @@ def _runner(name: str) -> Callable[..., None]:
         seed: FirstSeed = 1,
         split: Split = None,
         data_dir: options.DataDir = None,
+        memory: options.Memory = None,
         out: Out = Path("runs/paper"),
     ) -> None:
         from pflego.errors import check_positive
@@ -96,8 +97,8 @@ def _runner(name: str) -> Callable[..., None]:
         from pflego.paper.experiments import EXPERIMENTS, Choice
 
         check_positive("seeds", seeds, whole=True)
-        given: dict[str, object] = {"rounds": rounds, "split": split}
-        changes = {key: value for key, value in given.items() if value is not None}
+        changes = _given(rounds=rounds, split=split)
+        means = _given(data_dir=None if data_dir is None else str(data_dir), memory=memory)
         choice = Choice(
             _list(datasets), _list(degrees), _list(methods), range(seed, seed + seeds), scale, changes
         )
@@ -113,7 +114,7 @@ def _runner(name: str) -> Callable[..., None]:
                     cells.run(
                         cell,
                         out,
-                        data_dir=None if data_dir is None else str(data_dir),
+                        means=means,
                         with_cost=experiment.with_cost,
                         progress=console.is_terminal,
                     )
@@ -151,8 +152,7 @@ def search(
     table = Table(title=f"best rates of {preset}", title_justify="left")
     for heading in ("method", "found", "validation, %", "trials", "published"):
         table.add_column(heading)
-    given: dict[str, object] = {"rounds": rounds, "data_dir": None if data_dir is None else str(data_dir)}
-    changes = {key: value for key, value in given.items() if value is not None}
+    changes = _given(rounds=rounds, data_dir=None if data_dir is None else str(data_dir))
     for method in _list(methods):
         found = look(preset, method, out, seed=seed, trials=trials, changes=changes)
         theirs = paper.preset(preset, method)
@@ -184,6 +184,10 @@ def _console() -> Console:
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=180)
+
+
+def _given(**options: object) -> dict[str, object]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _list(text: str) -> list[str]:

@@ -80,6 +80,7 @@ class Record:
     everyone: float  # per cent, after the last round
     loss: float
     published: tuple[float, float] | None  # the paper's mean and interval, where nothing was changed
+    passes: float  # of a participant in a round, forward and backward
     seconds_a_round: float
     cost: dict[str, Any] | None  # of a client of median size, where it was measured
     curves: dict[str, list[tuple[int, float]]]
@@ -104,16 +105,17 @@ def check_names(presets: Sequence[str], chosen: Sequence[str]) -> None:
             raise unknown("method", name, known)
 
 
-def run(cell: Cell, folder: Path, *, data_dir: str | None, with_cost: bool, progress: bool) -> Record:
-    """Train a cell, or go on with it, or read what it came to before."""
+def run(cell: Cell, folder: Path, *, means: Mapping[str, object], with_cost: bool, progress: bool) -> Record:
+    """Train a cell, or go on with it, or read what it came to before.
+
+    `means` are settings that make no other number of it: data_dir, memory.
+    """
     kept = folder / f"{cell.name}.json"
     if kept.exists():
         record = Record(**json.loads(kept.read_text()))
         if record.cost is not None or not with_cost:
             return record
-    settings = {**cell.settings(), "out": str(folder / cell.name)}
-    if data_dir is not None:
-        settings["data_dir"] = data_dir
+    settings = {**cell.settings(), **means, "out": str(folder / cell.name)}
     experiment = Experiment.build(settings, federation=_federation(settings, cell.scale))
     trained = experiment.train(resume=True, progress=progress)
     cost = trained.cost() if with_cost else None
@@ -164,6 +166,7 @@ def _record(
         everyone=100 * curves["everyone"][-1][1],
         loss=curves["loss"][-1][1],
         published=(*cells[cell.method],) if comparable else None,
+        passes=max((row["forward_passes"] or 0) + (row["backward_passes"] or 0) for row in history),
         seconds_a_round=sum(row["seconds"] or 0.0 for row in history) / len(history),
         cost=None if cost is None else asdict(cost),
         curves=curves,

@@ -11,7 +11,7 @@ from statistics import fmean
 from pflego.cost import Cost, Energy
 from pflego.errors import UserError
 from pflego.files import write_atomically
-from pflego.paper import PRESETS, methods, published
+from pflego.paper import PRESETS, methods, preset, published
 from pflego.paper.cells import VARIANTS, Record
 from pflego.plots import Curve, Panel, draw
 
@@ -63,7 +63,8 @@ def page(records: Sequence[Record], out: Path) -> str:
         f"Written by `pflego paper results` from {len(records)} runs ({'; '.join(made)}).",
         "A figure is the test accuracy of a round's participants, in per cent, the mean of the last ten rounds, as in "
         "the paper's tables; after the stroke that of everyone, all clients with the last weights; in brackets the "
-        "paper's. Where several seeds were run, their mean. Bold: further from the paper than its own interval.",
+        "paper's. Where several seeds were run, their mean. Bold: further from the paper than its own interval. A cell "
+        "that was run for fewer rounds, or with fewer clients, than the paper's says so, and is not compared.",
         "`pflego-auto` and `pflego-common` are not in the paper: rates from its theory, and a common head.",
         "",
     ]
@@ -74,9 +75,15 @@ def page(records: Sequence[Record], out: Path) -> str:
             lines += [_LEAK, ""]
         lines += [*_part_of(data, own), *_accuracies(own), ""]
     if plain:
-        picture = out.with_name(f"{out.stem}-curves.png")
-        draw(_panels(plain), picture)
-        lines += [f"![Test accuracy of the participants over the rounds]({picture.name})", ""]
+        over_rounds, over_passes = (out.with_name(f"{out.stem}-{name}.png") for name in ("curves", "passes"))
+        draw(_panels(plain), over_rounds)
+        draw(_panels(plain, over_passes=True), over_passes)
+        lines += [f"![Test accuracy of the participants over the rounds]({over_rounds.name})", ""]
+        lines += [
+            "The same, over the passes through the backbone that a client makes if it takes part in every round:",
+            "",
+        ]
+        lines += [f"![Test accuracy of the participants over a client's passes]({over_passes.name})", ""]
     if timed:
         lines += ["## Seconds a round", "", *_seconds(timed), ""]
     if varied:
@@ -114,26 +121,37 @@ def _accuracies(records: Sequence[Record]) -> list[str]:
             for name in columns
         ]
         lines.append(f"| {method} | {' | '.join(cells)} |")
-    rounds = sorted({int(str(r.settings["rounds"])) for r in records})
-    scales = sorted({r.scale for r in records})
-    what = [f"T = {', '.join(map(str, rounds))}", "one seed where it says nothing else"]
-    if scales != [1.0]:
-        what.append(f"{', '.join(f'{scale:g}' for scale in scales)} of the paper's clients and participants")
-    return [*lines, "", f"{'; '.join(what)}."]
+    rounds = sorted({_rounds(r) for r in records if not _reduced(r)})
+    whole = [f"T = {', '.join(map(str, rounds))} where it says nothing else."] if rounds else []
+    return [*lines, "", " ".join([*whole, "One seed, unless there are more."])]
 
 
-def _cell(records: Sequence[Record], preset: str, method: str) -> str:
+def _cell(records: Sequence[Record], name: str, method: str) -> str:
     if not records:
         return "–"
+    fullest = max((r.scale, _rounds(r)) for r in records)
+    records = [r for r in records if (r.scale, _rounds(r)) == fullest]
     ours = fmean(r.participants for r in records)
     text = f"{ours:.2f} / {fmean(r.everyone for r in records):.2f}"
     if len(records) > 1:
         text += f", {len(records)} seeds"
-    paper = published().accuracy.get(preset, {}).get(method)
-    if paper is None:
-        return text
-    far = abs(ours - paper.mean) > paper.interval
-    return f"{f'**{text}**' if far else text} ({paper.mean:.2f} ± {paper.interval:.2f})"
+    reduced = _reduced(records[0])
+    paper = published().accuracy.get(name, {}).get(method)
+    if paper is not None:
+        far = abs(ours - paper.mean) > paper.interval and not reduced
+        text = f"{f'**{text}**' if far else text} ({paper.mean:.2f} ± {paper.interval:.2f})"
+    return f"{text}; {reduced}" if reduced else text
+
+
+def _rounds(record: Record) -> int:
+    return int(str(record.settings["rounds"]))
+
+
+def _reduced(record: Record) -> str:
+    """What a run has less of than the paper's; empty, if nothing."""
+    rounds = int(str(preset(record.preset, "pflego")["rounds"]))
+    less = [f"T = {_rounds(record)}"] if _rounds(record) < rounds else []
+    return ", ".join([*less, f"{record.scale:g} of the clients"] if record.scale < 1 else less)
 
 
 def _seconds(records: Sequence[Record]) -> list[str]:
@@ -173,18 +191,21 @@ def _variations(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def _panels(records: Sequence[Record]) -> list[Panel]:
+def _panels(records: Sequence[Record], *, over_passes: bool = False) -> list[Panel]:
     seed = min(r.seed for r in records)
+
+    def curve(record: Record) -> Curve:
+        a_round = record.passes if over_passes else 1
+        points = record.curves["participants"]
+        return Curve(record.method, [t * a_round for t, _ in points], _smooth(points))
+
     return [
         Panel(
             name,
-            [
-                Curve(r.method, [t for t, _ in r.curves["participants"]], _smooth(r.curves["participants"]))
-                for r in records
-                if r.preset == name and r.seed == seed
-            ],
-            "round",
+            [curve(r) for r in records if r.preset == name and r.seed == seed],
+            "passes" if over_passes else "round",
             "accuracy, mean of ten rounds",
+            scale="log x" if over_passes else "linear",
         )
         for name in dict.fromkeys(r.preset for r in records)
     ]
