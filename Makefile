@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+BASE   := $(VENV)/.base
 READY  := $(VENV)/.ready
-PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test coverage lint format bench clean
@@ -11,12 +13,16 @@ PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-$(READY): pyproject.toml constraints.txt
+$(BASE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) '.[report]'
 	touch $@
 
-demo: $(READY)  ## train a federation of handwritten digits and show what federating gains and costs
+$(READY): $(BASE)
+	$(PIP) '.[dev]'
+	touch $@
+
+demo: $(BASE)  ## train a federation of handwritten digits and show what federating gains and costs
 	$(BIN)/python examples/demo.py
 
 test: lint  ## every check: lint, types, tests

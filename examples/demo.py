@@ -31,7 +31,7 @@ def main() -> None:
     runs = {}
     for name, method in METHODS.items():
         runs[name] = pflego.train(
-            federation, model, method, rounds=ROUNDS, participation=5, evaluate_every=0, progress=True
+            federation, model, method, rounds=ROUNDS, participation=5, evaluate_every=10, progress=True
         )
         table.add_row(name, *figures(runs[name]))
     console = Console()
@@ -43,6 +43,8 @@ def main() -> None:
         f"The price of federating is what is sent: the backbone down and its gradient up, never data, never a head.",
         highlight=False,
     )
+    page = next(iter(runs.values())).report("runs/demo.html")
+    console.print(f"Client by client, in a browser: {page}", highlight=False)
 
 
 def accuracy(run: Run) -> float:

@@ -18,5 +18,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What mostly waits for other processes begins first, beside the rest."""
+    """Long tests begin first, wherever there is room; the others share a worker with their file, and its fixtures."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    for item in items:
+        alone = item.get_closest_marker("slow") is not None
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if alone else str(item.path)))

@@ -1,6 +1,6 @@
 """Every rival against its equations in NumPy float64, over several rounds with unequal clients.
 
-Each test runs twice: with plain steps, and with steps in the span of a client's samples (memory="gram").
+The equations are tested twice: with plain steps, and with steps in the span of a client's samples (memory="gram").
 """
 
 from __future__ import annotations
@@ -101,24 +101,17 @@ def start(twin: World, sites: list[Site], *, shared_head: bool, head: F64 | None
     return Simulation(twin, theta, [{"W": np.zeros((site.t.shape[1], 5))} for site in sites], sites)
 
 
-SETTINGS: dict[str, Memory] = {"memory": "keep"}  # what the present test trains with
-
-
-@pytest.fixture(params=["keep", "gram"], autouse=True)
-def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SETTINGS, "memory", request.param)
+@pytest.fixture(params=["keep", "gram"])
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Memory:
     monkeypatch.setattr(Opening, "pays", lambda *_: True)  # clients this small would not gain by it
+    return request.param  # type: ignore[no-any-return]
 
 
-def train(twin: World, algorithm: pflego.Algorithm, rounds: int = ROUNDS) -> pflego.Run:
+def train(
+    twin: World, algorithm: pflego.Algorithm, rounds: int = ROUNDS, memory: Memory = "keep"
+) -> pflego.Run:
     return pflego.train(
-        twin.federation,
-        twin.model,
-        algorithm,
-        rounds=rounds,
-        participation=3,
-        seed=SEED,
-        memory=SETTINGS["memory"],
+        twin.federation, twin.model, algorithm, rounds=rounds, participation=3, seed=SEED, memory=memory
     )
 
 
@@ -131,19 +124,19 @@ def assert_weights(ours: Weights, theirs: Params, tolerance: float = 1e-10) -> N
 
 @pytest.mark.parametrize("labels", ["local", "global"])
 @pytest.mark.parametrize("mu", [0.0, 0.7])
-def test_fedavg_and_fedprox_follow_their_equations(labels: str, mu: float) -> None:
+def test_fedavg_and_fedprox_follow_their_equations(labels: str, mu: float, memory: Memory) -> None:
     twin = world()
     options = {"steps": TAU, "client_lr": BETA, "labels": labels}
     algorithm = pflego.FedProx(**options, mu=mu) if mu else pflego.FedAvg(**options)  # type: ignore[arg-type]
     simulation = start(twin, local_sites(twin) if labels == "local" else global_sites(twin), shared_head=True)
     simulation.play(lambda s, i: steps(s.shared, s.sites[i], TAU, anchor=s.shared, mu=mu))
-    run = train(twin, algorithm)
+    run = train(twin, algorithm, memory=memory)
     assert_weights(run.shared, simulation.shared)
     assert all(state == {} for state in run.states.values())
     assert (run.history[0]["forward_passes"], run.history[0]["backward_passes"]) == (TAU, TAU)
 
 
-def test_fedper_follows_its_equations() -> None:
+def test_fedper_follows_its_equations(memory: Memory) -> None:
     twin = world()
     simulation = start(twin, twin.sites, shared_head=False)
 
@@ -153,14 +146,14 @@ def test_fedper_follows_its_equations() -> None:
         return {"V": w["V"], "v": w["v"]}
 
     simulation.play(client)
-    run = train(twin, pflego.FedPer(steps=TAU, client_lr=BETA))
+    run = train(twin, pflego.FedPer(steps=TAU, client_lr=BETA), memory=memory)
     assert_weights(run.shared, simulation.shared)
     for i, own in enumerate(simulation.own):
         assert_weights(run.states[f"c{i}"], own)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_fedrep_follows_its_equations(momentum: float) -> None:
+def test_fedrep_follows_its_equations(momentum: float, memory: Memory) -> None:
     twin = world()
     simulation = start(twin, twin.sites, shared_head=False)
 
@@ -171,7 +164,9 @@ def test_fedrep_follows_its_equations(momentum: float) -> None:
         return {"V": w["V"], "v": w["v"]}
 
     simulation.play(client)
-    run = train(twin, pflego.FedRep(steps=TAU, client_lr=BETA, body_steps=2, momentum=momentum))
+    run = train(
+        twin, pflego.FedRep(steps=TAU, client_lr=BETA, body_steps=2, momentum=momentum), memory=memory
+    )
     assert_weights(run.shared, simulation.shared)
     for i, own in enumerate(simulation.own):
         assert_weights(run.states[f"c{i}"], own)
@@ -179,7 +174,7 @@ def test_fedrep_follows_its_equations(momentum: float) -> None:
 
 
 @pytest.mark.parametrize("fine_tune", [0, 3])
-def test_fedbabu_follows_its_equations(fine_tune: int) -> None:
+def test_fedbabu_follows_its_equations(fine_tune: int, memory: Memory) -> None:
     twin = world()
     algorithm = pflego.FedBabu(steps=TAU, client_lr=BETA, momentum=0.5, fine_tune=fine_tune)
     head = algorithm.init_shared(twin.model, 4, SEED)["head"].numpy()
@@ -189,7 +184,7 @@ def test_fedbabu_follows_its_equations(fine_tune: int) -> None:
             k: w for k, w in steps(s.shared, s.sites[i], TAU, names="Vv", momentum=0.5).items() if k != "W"
         }
     )
-    run = train(twin, algorithm)
+    run = train(twin, algorithm, memory=memory)
     assert_weights(run.shared, simulation.shared)
     for i, row in enumerate(run.evaluate()):
         w = steps(simulation.shared, simulation.sites[i], fine_tune, momentum=0.5)
@@ -200,7 +195,7 @@ def test_fedbabu_follows_its_equations(fine_tune: int) -> None:
 
 
 @pytest.mark.parametrize("global_lr", [None, 0.05])
-def test_ditto_follows_its_equations(global_lr: float | None) -> None:
+def test_ditto_follows_its_equations(global_lr: float | None, memory: Memory) -> None:
     twin = world()
     simulation = start(twin, local_sites(twin), shared_head=True)
     simulation.own = [dict(simulation.shared) for _ in simulation.sites]
@@ -211,7 +206,7 @@ def test_ditto_follows_its_equations(global_lr: float | None) -> None:
         return sent
 
     simulation.play(client)
-    run = train(twin, pflego.Ditto(steps=TAU, client_lr=BETA, mu=0.4, global_lr=global_lr))
+    run = train(twin, pflego.Ditto(steps=TAU, client_lr=BETA, mu=0.4, global_lr=global_lr), memory=memory)
     assert_weights(run.shared, simulation.shared)
     for i, own in enumerate(simulation.own):
         assert_weights(run.states[f"c{i}"], own)
@@ -219,7 +214,7 @@ def test_ditto_follows_its_equations(global_lr: float | None) -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_fedrecon_follows_its_equations(reset: bool) -> None:
+def test_fedrecon_follows_its_equations(reset: bool, memory: Memory) -> None:
     twin = world()
     simulation = start(twin, twin.sites, shared_head=False)
 
@@ -231,7 +226,7 @@ def test_fedrecon_follows_its_equations(reset: bool) -> None:
         return {"V": g["V"], "v": g["v"]}
 
     simulation.play(client, gradient_rate=0.02)
-    run = train(twin, pflego.FedRecon(steps=TAU, client_lr=BETA, server_lr=0.02, reset=reset))
+    run = train(twin, pflego.FedRecon(steps=TAU, client_lr=BETA, server_lr=0.02, reset=reset), memory=memory)
     assert_weights(run.shared, simulation.shared)
     for i, own in enumerate(simulation.own):
         assert_weights(run.states[f"c{i}"], {"W": np.zeros_like(own["W"])} if reset else own)

@@ -5,6 +5,7 @@ Any optimiser of torch.optim serves; its state is a flat dictionary like everyth
 
 from __future__ import annotations
 
+import torch
 from torch import nn, optim
 
 from pflego.errors import unknown
@@ -29,6 +30,8 @@ def optimizer_step(
     name: str, rate: float, weights: Weights, gradient: Weights, state: Weights
 ) -> tuple[Weights, Weights]:
     """Take one step of an optimiser."""
+    if name == "adam":
+        return _adam(rate, weights, gradient, state)
     if not weights:
         return weights, state
     parameters = {key: nn.Parameter(weight.clone()) for key, weight in weights.items()}
@@ -46,4 +49,23 @@ def optimizer_step(
         for quantity, value in optimizer.state[parameter].items()
         if value is not None
     }
+    return stepped, kept
+
+
+def _adam(rate: float, weights: Weights, gradient: Weights, state: Weights) -> tuple[Weights, Weights]:
+    """torch.optim.Adam to the bit, without its first call, which loads torch's compiler for more than a second."""
+    beta1, beta2, eps = 0.9, 0.999, 1e-8
+    stepped: Weights = {}
+    kept: Weights = {}
+    for key, weight in weights.items():
+        g = gradient[key]
+        step = state.get(f"{key}/step", torch.tensor(0.0)) + 1
+        mean = torch.lerp(state.get(f"{key}/exp_avg", torch.zeros_like(g)), g, 1 - beta1)
+        square = (
+            state.get(f"{key}/exp_avg_sq", torch.zeros_like(g)).mul(beta2).addcmul_(g, g, value=1 - beta2)
+        )
+        t = step.item()
+        scale = square.sqrt().div_((1 - beta2**t) ** 0.5).add_(eps)
+        stepped[key] = torch.addcdiv(weight, mean, scale, value=-rate / (1 - beta1**t))
+        kept |= {f"{key}/step": step, f"{key}/exp_avg": mean, f"{key}/exp_avg_sq": square}
     return stepped, kept
