@@ -5,6 +5,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 # The first call of torch is slow and CI machines are busy: time is no property of the code under test.
 settings.register_profile("pflego", deadline=None, derandomize=True, database=None)
@@ -18,8 +20,17 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests begin first, wherever there is room; the others share a worker with their file, and its fixtures."""
+    """Long tests begin first."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    for item in items:
-        alone = item.get_closest_marker("slow") is not None
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if alone else str(item.path)))
+
+
+class ByFile(LoadFileScheduling):  # type: ignore[misc]
+    """A file's tests share a worker, and their fixtures. A page of documentation is as long as a file by itself."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if "test_docs" in nodeid else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    """Who runs what, where there are several workers."""
+    return ByFile(config, log)

@@ -16,7 +16,7 @@ from tests.engines.flower.processes import Machines, machines, until
 from tests.engines.flower.test_equality import assert_close
 from tests.engines.flower.world import SHAPE, arrays
 
-SITES = ["clinic", "harbour", "mill"]
+SITES = ["clinic", "mill"]
 LONG = 600.0  # seconds for what is done in ten on an idle machine
 
 
