@@ -13,8 +13,8 @@ import pflego
 from pflego import theory
 from pflego.heads import Descent, LinearHead
 from pflego.problem import Problems
+from pflego.rounds import RateWarning
 from pflego.task import Classification, Regression, Task
-from pflego.training import RateWarning
 from tests.reference import F64, Site, gradients, loss, world
 
 

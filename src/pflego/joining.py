@@ -33,9 +33,10 @@ from pflego.files import make_folder
 from pflego.heads import is_head
 from pflego.participation import parse
 from pflego.problem import Problems
+from pflego.rounds import RateWarning
 from pflego.run import Run
 from pflego.states import States
-from pflego.training import RateWarning, train
+from pflego.training import train
 from pflego.weights import Weights, is_finite, to
 
 JOINED = "joined"  # the setting that says who came later, and with which data

@@ -107,12 +107,10 @@ def joined(together: bool) -> Iterator[Peers]:
             torch.set_num_threads(threads)
 
 
-def check_alone() -> None:
-    """Refuse to be one of several processes that know nothing of each other."""
+def check_alone(instead: str) -> None:
+    """Refuse to be one of several processes that know nothing of each other; say what to do instead."""
     if "TORCHELASTIC_RUN_ID" in os.environ and (size := int(os.environ["WORLD_SIZE"])) > 1:
-        raise UserError(
-            f"torchrun has started {size} processes: with --engine distributed they train together"
-        )
+        raise UserError(f"torchrun has started {size} processes: {instead}")
 
 
 def speaks(error: UserError) -> bool:

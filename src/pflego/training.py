@@ -1,12 +1,9 @@
-"""train(): the round loop."""
+"""train(): from a federation, a model and a method to a run."""
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -15,43 +12,38 @@ import numpy.typing as npt
 import torch
 
 from pflego import device as devices
-from pflego.algorithms.base import Algorithm, Missing, Round
+from pflego.algorithms.base import Algorithm, Missing
 from pflego.callbacks import Callback, watching
 from pflego.checkpoint import (
     RECORD,
     Checkpoint,
-    HistoryRow,
     RunFolder,
     Settings,
     differences,
     everybodys,
     record,
 )
-from pflego.engines.base import Engine, EngineMaker, Outcome, Spread, Tally, replies_of
+from pflego.engines.base import Engine, EngineMaker
 from pflego.engines.distributed import DistributedEngine, dealt
 from pflego.engines.local import LocalEngine
 from pflego.errors import UserError, check_choice, check_positive
-from pflego.evaluation import Score, pooled
 from pflego.federation import ClientId, Federation
 from pflego.files import write_atomically
 from pflego.model import Model
-from pflego.participation import Everyone, Fixed, Participation, cohort
+from pflego.participation import Everyone, Fixed, Participation
 from pflego.peers import Peers, joined
 from pflego.problem import Memory, Problems, Streaming
 from pflego.progress import Progress
 from pflego.replies import Network, Speed
+from pflego.rounds import Rounds
 from pflego.run import Run
 from pflego.states import States
-from pflego.weights import Weights, nbytes, to
+from pflego.weights import Weights, to
 
 EngineName: TypeAlias = Literal["local", "distributed", "flower-simulation"]
 Stored: TypeAlias = Callable[[ClientId], Weights | None]  # reads a client's state, where there is one
 
 _CHECK_SAMPLES = 8  # how many samples the backbone is tried on before training
-
-
-class RateWarning(UserWarning):
-    """A rate lies above the bound under which the theory promises convergence."""
 
 
 def train(
@@ -207,14 +199,12 @@ def train(
             shared=to(begin.shared, place),
             states=kept,
             settings=settings,
-            engine=worker
-            if federation.remote
-            else here,  # for what is asked of the run, in this process alone
+            engine=worker if federation.remote else here,  # it answers what is asked of the run
             history=begin.history,
             evaluations=everybodys(begin.evaluations, len(federation)),
             folder=None if folder is None else folder.path,
         )
-        loop = _Loop(run, worker, participation, network, missing, seed, to(begin.server, place))
+        loop = Rounds(run, worker, participation, network, missing, seed, to(begin.server, place))
         if begin.round == 0 and not federation.remote:
             loop.warn(own)
         if not peers.first:
@@ -224,14 +214,12 @@ def train(
         unsaved: dict[ClientId, Weights] = {}
         with watching(callbacks, run):
             for number in range(begin.round + 1, rounds + 1):
-                row, changed = loop.round(number)
+                row, changed = loop.play(number)
                 kept.update(changed)
                 unsaved.update(changed)
                 last = number == rounds and evaluate_every is not None
                 if last or (evaluate_every and number % evaluate_every == 0):
-                    scores = worker.scores(run.shared)
-                    row[f"everyone_{federation.task.metric}"] = pooled(scores, federation.task)
-                    run.evaluations[number] = [score.figure(federation.task) for score in scores]
+                    loop.evaluate(row)
                 run.history.append(row)
                 if folder is not None:
                     folder.append(row, run.evaluations.get(number))
@@ -259,89 +247,6 @@ def kept_states(
     kept = States(federation, lambda id: algorithm.init_state(first[federation.position(id)], seed), stored)
     kept.update({id: begin.states[str(id)] for id in federation.ids if str(id) in begin.states})
     return kept
-
-
-@dataclass
-class _Loop:
-    """What happens in a round."""
-
-    run: Run
-    engine: Engine
-    participation: Participation
-    network: Network
-    missing: Missing
-    seed: int
-    server: Weights
-
-    def round(self, number: int) -> tuple[HistoryRow, dict[ClientId, Weights]]:
-        """Let a cohort work and the server step; give the round's figures and the states that changed."""
-        run, task = self.run, self.run.federation.task
-        chosen = self._cohort(number)
-        round = self._round(number, chosen)
-        outcomes = self.engine.run(round, run.shared, chosen)
-        sound = [outcome for outcome in outcomes if outcome.finite]  # the others did nothing that can be used
-        arrived = [outcome for outcome in sound if self._arrives(outcome, number)]
-        replies, tally = replies_of(arrived), Tally.of(outcomes, sound, arrived)
-        if isinstance(self.engine, Spread):
-            replies, tally = self.engine.pool(run.shared, replies, tally)
-        if tally.arrived == len(chosen):
-            round = replace(round, missing="zero")  # none is, however few stand for all of them
-        bytes_down = nbytes(run.shared) * len(chosen)
-        began = time.perf_counter()
-        if replies:  # without any there is no step, not even one of the server's momentum
-            run.shared, self.server = run.algorithm.server_update(
-                round, run.shared, self.server, list(replies.values())
-            )
-        seconds = time.perf_counter() - began
-        row: HistoryRow = {
-            "round": number,
-            "participants": len(chosen),
-            "loss": tally.loss / tally.samples if tally.sound else None,
-            f"participants_{task.metric}": Score(tally.tested, None, tally.score).figure(task),
-            "seconds": tally.seconds + seconds,
-            "bytes_up": tally.bytes_up,
-            "bytes_down": bytes_down,
-            "forward_passes": tally.forward_passes,
-            "backward_passes": tally.backward_passes,
-            "missing": len(chosen) - tally.answered + tally.sound - tally.arrived,
-            "rejected": tally.answered - tally.sound,
-            "fallbacks": tally.fallbacks,
-        }
-        return row, {outcome.client: outcome.state for outcome in sound}
-
-    def warn(self, own: npt.NDArray[np.bool_]) -> None:
-        """Say once what looks wrong before the first round, where the client is that sees it."""
-        chosen = self._cohort(1)
-        if chosen and own[chosen[0]]:
-            problem = self.run.problems[chosen[0]]
-            state = to(self.run.states[problem.client.id], problem.device)
-            words = self.run.algorithm.warn(self._round(1, chosen), self.run.shared, state, problem)
-            if words:
-                warnings.warn(words, RateWarning, stacklevel=3)
-
-    def _cohort(self, number: int) -> list[int]:
-        return cohort(self.participation, len(self.run.federation), seed=self.seed, round=number)
-
-    def _round(self, number: int, chosen: Sequence[int]) -> Round:
-        federation = self.run.federation
-        return Round(
-            number=number,
-            clients=len(federation),
-            expected=self.participation.expected(len(federation)),
-            samples=federation.samples,
-            selected=len(chosen),
-            seed=self.seed,
-            missing=self.missing,
-        )
-
-    def _arrives(self, outcome: Outcome, number: int) -> bool:
-        return self.network.delivers(
-            samples=outcome.samples,
-            passes=outcome.forward_passes + outcome.backward_passes,
-            client=outcome.client,
-            round=number,
-            seed=self.seed,
-        )
 
 
 def _check_numbers(rounds: object, seed: object, evaluate_every: object, checkpoint_every: object) -> None:

@@ -93,3 +93,13 @@ def test_states_on_disk_change_nothing(tmp_path: Path, method: pflego.Algorithm)
             assert (disk.states[id][name] == tensor).all()
     with pytest.raises(pflego.UserError, match="needs a folder"):
         pflego.train(federation, model, method, states="disk", **options)  # type: ignore[arg-type]
+
+
+def test_several_processes_that_know_nothing_of_each_other_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(pflego.UserError, match="torchrun has started 2 processes: a comparison is one"):
+        invoke("--algorithms", "pflego", *SMALL, "--out", str(tmp_path))
+    assert not list(tmp_path.iterdir())

@@ -63,7 +63,9 @@ def compare(
     from pflego import comparison
     from pflego.errors import check_positive
     from pflego.experiment import DEFAULTS, read_settings
+    from pflego.peers import check_alone
 
+    check_alone("a comparison is one process; pflego run --engine distributed trains in several")
     check_positive("seeds", seeds, whole=True)
     base = {} if settings is None else read_settings(settings)
     given = {**base, **given}

@@ -86,7 +86,7 @@ def run(
         base = {**read_settings(record), **base}
     named = {**base, **given}
     if not (together := named.get("engine") == "distributed"):
-        check_alone()
+        check_alone("with --engine distributed they train together")
     with joined(together) as peers:
         with peers.one_first():
             experiment = Experiment.build(named)

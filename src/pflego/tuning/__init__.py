@@ -25,8 +25,8 @@ from pflego.experiment import DEFAULTS, Experiment, check, load_data
 from pflego.federation import Federation
 from pflego.model import Model
 from pflego.report.words import Metric
+from pflego.rounds import RateWarning
 from pflego.run import Run
-from pflego.training import RateWarning
 from pflego.tuning.result import Tuning
 from pflego.tuning.space import Range, Space, Value, holds, read, resolve, usual, words
 from pflego.tuning.study import Attempt, GivenUp, importances, search
