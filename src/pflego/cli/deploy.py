@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pflego.errors import UserError
+from pflego.errors import UserError, check_choice
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,6 +19,15 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+
+AppFolder = Annotated[Path, typer.Argument(help="The folder of the Flower app.", show_default=False)]
+NodeConfig = Annotated[
+    str,
+    typer.Option(
+        help='As the SuperNode is started: \'client-id="ward-3" data="own.npz" state="state"\'.',
+        show_default=False,
+    ),
+]
 
 
 @app.command()
@@ -78,14 +87,8 @@ def key(
 
 @app.command()
 def inspect(
-    folder: Annotated[Path, typer.Argument(help="The folder of the Flower app.", show_default=False)],
-    node_config: Annotated[
-        str,
-        typer.Option(
-            help='As the SuperNode will be started: \'client-id="ward-3" data="own.npz" state="state"\'.',
-            show_default=False,
-        ),
-    ],
+    folder: AppFolder,
+    node_config: NodeConfig,
 ) -> None:
     """Show a site what will leave its machine, before it joins. Nothing is sent, and nothing is written.
 
@@ -121,6 +124,35 @@ def inspect(
         console.print(
             f"[bold]warning[/bold]: {folder / name} is not as pflego wrote it, and runs on this machine: read it"
         )
+
+
+@app.command()
+def export(
+    folder: AppFolder,
+    node_config: NodeConfig,
+    out: Annotated[Path, typer.Option(help="Folder for the model.", show_default=False)],
+    format: Annotated[str, typer.Option(help="safetensors, torch (torch.export), onnx, or all.")] = "all",
+    adapt: Annotated[
+        bool, typer.Option("--adapt", help="First take the client's local steps against the shared weights.")
+    ] = False,
+) -> None:
+    """Write a site's own model as files, at the site: what is shared, and the head that never left it.
+
+    The shared weights are those of the last evaluation of everyone, which follows the last round.
+    [bold]pflego predict FOLDER --data new.csv[/bold] uses the model, and so do torch.export.load and ONNX runtimes.
+    """
+    _needs_flower()
+    from pflego.deploy.own_model import own_run
+    from pflego.export import FORMATS
+
+    check_choice("format", format, [*FORMATS, "all"])
+    run = own_run(folder, node_config)
+    (id,) = run.federation.ids
+    done = run.export(id, out, formats=[one for one in FORMATS if format in (one, "all")], adapt=adapt)
+    for name, why in done.refused.items():
+        typer.echo(f"no {name} file: {why}", err=True)
+    files = ", ".join(path.name for path in done.files.values())
+    typer.echo(f"client {id}'s model after round {len(run.history)} in {out}: {files}")
 
 
 def _table(lines: list[Line]) -> Table:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-from flwr.common.config import flatten_dict, parse_config_args
-
 from pflego.algorithms.base import Round
 from pflego.deploy.folder import TEMPLATE
+from pflego.deploy.reading import read
 from pflego.engines.flower.client import Desk
 from pflego.engines.flower.keep import StateFile
 from pflego.engines.flower.messages import Common, Facts
-from pflego.engines.flower.settings import Plan, Site
-from pflego.errors import UserError
 from pflego.federation import Client
 from pflego.weights import Weights
 
@@ -52,11 +47,9 @@ class Inspection:
 
 def inspect(app: Path, node_config: str) -> Inspection:
     """Do what a site with this node config would do in the first round of an app."""
-    plan, site = Plan.read(_run_config(app)), Site.read(_node_config(node_config))
+    plan, site = read(app, node_config)
     client = site.client()
     facts = Facts.of(client)
-    model = plan.model(facts.shape)
-    model.check(client.x_train[:8])
     common = Common(
         "inspection",
         clients=1,
@@ -66,9 +59,8 @@ def inspect(app: Path, node_config: str) -> Inspection:
         most_classes=len(facts.classes),
         outputs=facts.outputs,
     )
-    desk = Desk(
-        client, common, model, plan.algorithm, plan.seed, streaming=plan.streaming, device=site.device
-    )
+    desk = Desk.of(plan, site, client, common)
+    desk.model.check(client.x_train[:8])
     shared = desk.shared()
     round = Round(1, clients=1, expected=1, samples=facts.samples, selected=1, seed=plan.seed)
     content, outcome = desk.work(round, shared, desk.first())
@@ -86,29 +78,6 @@ def inspect(app: Path, node_config: str) -> Inspection:
         outputs_unknown=bool(facts.classes) and any(name.startswith("head") for name in shared),
         altered=_altered(app),
     )
-
-
-def _run_config(app: Path) -> dict[str, object]:
-    path = app / "pyproject.toml"
-    try:
-        settings = tomllib.loads(path.read_text())
-        return dict(flatten_dict(settings["tool"]["flwr"]["app"].get("config", {})))
-    except OSError as error:
-        raise UserError(
-            f"{app} is no folder of a Flower app: cannot read {path}: {error.strerror}"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is not that of a Flower app: {error}") from error
-
-
-def _node_config(text: str) -> dict[str, bool | float | int | str]:
-    try:
-        return parse_config_args([text])
-    except (click.ClickException, ValueError) as error:
-        raise UserError(
-            f"cannot read the node config {text!r}: write name=value pairs with texts in quotes, "
-            f'\'client-id="ward-3" data="own.npz" state="state"\''
-        ) from error
 
 
 def _lines(weights: Weights) -> list[Line]:

@@ -10,6 +10,7 @@ import pytest
 
 import pflego
 from pflego.deploy.folder import write_app
+from pflego.deploy.own_model import own_run
 from pflego.files import read_tensors
 from pflego.weights import Weights
 from tests.engines.flower.processes import Machines, machines, until
@@ -122,3 +123,6 @@ def test_a_federation_survives_the_death_of_a_site_and_of_its_server(tmp_path: P
         state, last = kept(tmp_path, name)
         assert last == 3
         assert_close(state, whole.states[name])
+        config = " ".join(f'{key}="{value}"' for key, value in configs[name].items())
+        model = own_run(tmp_path / "trial", config).personal_model(name)  # what the site uses from now on
+        assert_close(dict(model.named_parameters()), dict(whole.personal_model(name).named_parameters()))

@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 
 from pflego import device as devices
 from pflego.algorithms.base import Algorithm, Round
+from pflego.data.schema import Schema
 from pflego.engines.base import Outcome
 from pflego.engines.flower.keep import StateFile
 from pflego.engines.flower.messages import (
@@ -53,6 +54,17 @@ class Desk:
     seed: int
     streaming: Streaming
     device: str
+    schema: Schema | None = None  # how its values became tensors
+
+    @classmethod
+    def of(
+        cls, plan: Plan, site: Site, client: Client, common: Common, *, schema: Schema | None = None
+    ) -> Desk:
+        """Make ready to work; a federation that the client cannot be part of is refused."""
+        facts = Facts.of(client)
+        common.check(facts)
+        model = plan.model(facts.shape)
+        return cls(client, common, model, plan.algorithm, plan.seed, plan.streaming, site.device, schema)
 
     @cached_property
     def problems(self) -> Problems:
@@ -63,6 +75,7 @@ class Desk:
             sizes=[len(self.client.x_train)],
             classes=self.common.classes or None,
             most_classes=self.common.most_classes or None,
+            schema=self.schema,
         )
         place = devices.resolve(self.device, self.model.dtype)
         return Problems(federation, self.model.to(place), place, self.streaming, self.algorithm.label_space)
@@ -122,10 +135,11 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Try this client's own model on its test data, as of a round; nothing is stored."""
+    """Try this client's own model on its test data, as of a round; the shared part of it is written down."""
     moment = Moment.unpack(message.content)
     desk, kept, shared = _sit_down(message, context)
     state = kept.as_of(moment.round)
+    kept.note(moment.round, shared, desk.common)
     return Message(desk.score(moment, shared, desk.first() if state is None else state), reply_to=message)
 
 
@@ -134,16 +148,6 @@ def _sit_down(message: Message, context: Context) -> tuple[Desk, StateFile, Weig
     plan, site = Plan.read(context.run_config), Site.read(context.node_config)
     common = Common.unpack(message.content)
     client = site.client()
-    facts = Facts.of(client)
-    common.check(facts)
-    desk = Desk(
-        client,
-        common,
-        plan.model(facts.shape),
-        plan.algorithm,
-        plan.seed,
-        streaming=plan.streaming,
-        device=site.device,
-    )
+    desk = Desk.of(plan, site, client, common)
     shared = unpack(message.content.get("shared"), desk.shared())
     return desk, StateFile(site.state, common.run, client.id), shared

@@ -3,14 +3,20 @@
 One safetensors file a run and client, replaced in one step. It holds the state before the client's last round and the
 state after it, the round's number, and a digest of what was asked. A server that was killed before its checkpoint
 asks for the same round again: the client then begins from the state before, and its answer is the same to the bit.
+
+Beside it, in a folder shared/, lie the weights that the client was last evaluated with: with both it has its model.
 """
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from glob import escape
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import quote
 
-from pflego.engines.flower.messages import MessageError
+from pflego.engines.flower.messages import Common, MessageError
 from pflego.federation import ClientId
 from pflego.files import make_folder, read_tensors, write_tensors
 from pflego.weights import Weights
@@ -31,6 +37,7 @@ class StateFile:
 
     def __init__(self, folder: Path, run: str, client: ClientId) -> None:
         self.path = folder / f"{run}.{quote(str(client), safe='')}.safetensors"
+        self.shared_path = folder / "shared" / self.path.name
         self._facts = {"run": run, "client": str(client)}
 
     def begin(self, round: int, question: str) -> Weights | None:
@@ -67,6 +74,12 @@ class StateFile:
         }
         write_tensors(self.path, tensors, {**self._facts, "round": str(round), "question": question})
 
+    def note(self, round: int, shared: Weights, common: Common) -> None:
+        """Write down what everybody shares after a round."""
+        make_folder(self.shared_path.parent)
+        facts = {**self._facts, "round": str(round), "federation": json.dumps(asdict(common))}
+        write_tensors(self.shared_path, shared, facts)
+
     def _read(self) -> tuple[Weights, int, str] | None:
         if not self.path.exists():
             return None
@@ -77,6 +90,18 @@ class StateFile:
                     f"{self.path} is of {name} {facts.get(name)!r}, not {value!r}: it was left as it is"
                 )
         return tensors, int(facts["round"]), facts["question"]
+
+
+def last_noted(folder: Path, client: ClientId) -> tuple[Weights, int, Common] | None:
+    """Give what a client noted last of any run: what everybody shared, after which round, and in which federation."""
+    files = (folder / "shared").glob(f"*.{escape(quote(str(client), safe=''))}.safetensors")
+    noted = [(file.stat().st_mtime, *read_tensors(file)) for file in files]
+    own = [(when, tensors, facts) for when, tensors, facts in noted if facts.get("client") == str(client)]
+    if not own:
+        return None
+    _, tensors, facts = max(own, key=itemgetter(0))
+    common = json.loads(facts["federation"])
+    return tensors, int(facts["round"]), Common(**{**common, "classes": tuple(common["classes"])})
 
 
 def _part(tensors: Weights, prefix: str) -> Weights:

@@ -15,6 +15,7 @@ from flwr.app import UserConfig
 from pflego import models
 from pflego.algorithms.base import Algorithm
 from pflego.checkpoint import Settings
+from pflego.data.schema import Schema
 from pflego.engines.flower.messages import check_id
 from pflego.errors import UserError, check_positive, unknown
 from pflego.experiment import DEFAULTS, check
@@ -169,6 +170,10 @@ class Site:
 
     def client(self) -> Client:
         """Read this site's data: files of its own, or its part of a data set that is divided for a trial."""
+        return self.data_and_schema()[0]
+
+    def data_and_schema(self) -> tuple[Client, Schema | None]:
+        """Read this site's data, and how its values became tensors, where they had to."""
         from pflego.data import load
         from pflego.data.own import is_own
         from pflego.data.sets import data_set
@@ -184,11 +189,11 @@ class Site:
                 )
             federation = load(path, seed=seed, **options)  # type: ignore[arg-type]
             one = federation[0] if len(federation) == 1 else federation.client(self.id)
-        elif path.suffix == ".npz" and not options:
-            one = data_set(str(path))  # type: ignore[assignment]
-        else:
-            return load(self.data, seed=seed, **options).client(self.id)  # type: ignore[arg-type]
-        return Client(self.id, one.x_train, one.y_train, one.x_test, one.y_test)
+            return Client(self.id, one.x_train, one.y_train, one.x_test, one.y_test), federation.schema
+        if path.suffix == ".npz" and not options:
+            whole = data_set(str(path))
+            return Client(self.id, whole.x_train, whole.y_train, whole.x_test, whole.y_test), None
+        return load(self.data, seed=seed, **options).client(self.id), None  # type: ignore[arg-type]
 
 
 def _plain(config: Mapping[str, object]) -> dict[str, object]:

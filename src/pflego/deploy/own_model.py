@@ -1,0 +1,42 @@
+"""A site's own model: the shared weights that it was last evaluated with, and the state that never left it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pflego.deploy.reading import read
+from pflego.engines.flower.client import Desk
+from pflego.engines.flower.keep import StateFile, last_noted
+from pflego.errors import FolderError
+from pflego.run import Run
+from pflego.weights import to
+
+
+def own_run(app: Path, node_config: str) -> Run:
+    """Give what a site has of its last run, as a run with one client: for its model, predictions, evaluation."""
+    plan, site = read(app, node_config)
+    client, schema = site.data_and_schema()
+    noted = last_noted(site.state, client.id)
+    if noted is None:
+        raise FolderError(
+            f"{site.state} has no shared weights for client {client.id!r} yet: they come with every evaluation of "
+            f"everyone, as evaluate_every says, and after the last round"
+        )
+    shared, round, common = noted
+    desk = Desk.of(plan, site, client, common, schema=schema)
+    first = desk.shared()
+    if {n: t.shape for n, t in shared.items()} != {n: t.shape for n, t in first.items()}:
+        raise FolderError(
+            f"{site.state} holds the weights of another model than {app} has: take the app they were trained with"
+        )
+    kept = StateFile(site.state, common.run, client.id).as_of(round)
+    state = desk.first() if kept is None else kept
+    return Run(
+        problems=desk.problems,
+        algorithm=plan.algorithm,
+        shared=to(shared, desk.problems.device),
+        states={client.id: state},
+        settings={**plan.settings, "data": site.data},
+        engine=desk.engine(state),
+        history=[{"round": number} for number in range(1, round + 1)],
+    )
