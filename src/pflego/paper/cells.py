@@ -13,7 +13,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from pflego.checkpoint import HistoryRow
-from pflego.cost import Cost
+from pflego.cost import Cost, measure
 from pflego.errors import UserError, unknown
 from pflego.experiment import Experiment, load_data
 from pflego.federation import Federation
@@ -117,8 +117,10 @@ def run(cell: Cell, folder: Path, *, means: Mapping[str, object], with_cost: boo
             return record
     settings = {**cell.settings(), **means, "out": str(folder / cell.name)}
     experiment = Experiment.build(settings, federation=_federation(settings, cell.scale))
+    cost = None
+    if with_cost:  # before the rounds are timed, so that the first of them finds everything loaded
+        cost = measure(experiment.federation, experiment.model, experiment.algorithm)
     trained = experiment.train(resume=True, progress=progress)
-    cost = trained.cost() if with_cost else None
     record = _record(cell, settings, trained.history, cost, trained.federation.samples)
     make_folder(kept.parent)
     write_atomically(kept, (json.dumps(asdict(record)) + "\n").encode())

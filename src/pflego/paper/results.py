@@ -156,23 +156,22 @@ def _reduced(record: Record) -> str:
 
 def _seconds(records: Sequence[Record]) -> list[str]:
     lines = [
-        "| | seconds here | paper | passes | GFLOP a client | MB of memory a client | joules a client |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| | seconds here | rounds | paper | passes | GFLOP a client | MB of memory a client | joules a client |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for r in records:
         cost = Cost(**(r.cost or {}))
         paper = published().seconds.get(r.preset, {}).get(r.method)
         lines.append(
-            f"| {r.method} | {r.seconds_a_round:.2f} | {'–' if paper is None else paper} "
+            f"| {r.method} | {r.seconds_a_round:.2f} | {_rounds(r)} | {'–' if paper is None else paper} "
             f"| {cost.forward_passes} + {cost.backward_passes} | {cost.flops / 1e9:.1f} "
             f"| {cost.memory / 1e6:.0f} | {cost.joules():.1f} |"
         )
     first = records[0]
     return [
         *lines, "",
-        f"{first.preset}, {first.settings['participation']} clients a round of the paper's size, a mean over "
-        f"{first.settings['rounds']} rounds; passes, operations and memory of the client of median size. Joules are an "
-        f"estimate: {Energy()}.",
+        f"{first.preset}, {first.settings['participation']} clients a round of the paper's size, a mean over so many "
+        f"rounds; passes, operations and memory of the client of median size. Joules are an estimate: {Energy()}.",
     ]  # fmt: skip
 
 
