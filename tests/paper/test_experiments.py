@@ -113,7 +113,9 @@ def test_curves_are_drawn_and_a_page_is_written(data_dir: str, tmp_path: Path) -
     assert "**" not in page  # what was reduced is not compared
     assert "a part of the set, 3,000 of 60,000" in page
     assert "88 of the paper's 92 cells" in page
-    assert (tmp_path / "results-curves.png").exists()
+    for picture in ("results-curves.png", "results-passes.png"):
+        assert f"]({picture})" in page
+        assert (tmp_path / picture).exists()
     assert len(json.loads((tmp_path / "results.json").read_text())) == 6
 
 
@@ -157,6 +159,10 @@ def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(pflego.UserError, match="did you mean 'fedavg'"):
         invoke("table1", "--methods", "fedavgg", "--out", str(tmp_path))
     with pytest.raises(pflego.UserError, match="has no results"):
+        invoke("results", str(tmp_path), "--out", str(tmp_path / "r.md"))
+    (tmp_path / "mnist-high").mkdir()
+    (tmp_path / "mnist-high" / "pflego,seed=1.json").write_text('{"preset": "mnist-high"}')
+    with pytest.raises(pflego.UserError, match="no result of this version of pflego: remove it"):
         invoke("results", str(tmp_path), "--out", str(tmp_path / "r.md"))
 
 

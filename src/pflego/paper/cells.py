@@ -88,6 +88,19 @@ class Record:
     made: dict[str, str]  # versions and machine
     samples: int  # for training, of all clients
 
+    @classmethod
+    def read(cls, path: Path) -> Record:
+        """Read what a cell came to before."""
+        try:
+            value = json.loads(path.read_text())
+            if value["published"] is not None:
+                value["published"] = tuple(value["published"])
+            return cls(**value)
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(
+                f"{path} is no result of this version of pflego: remove it, and run its experiment again"
+            ) from error
+
     @property
     def difference(self) -> float | None:
         """Ours minus the paper's."""
@@ -112,7 +125,7 @@ def run(cell: Cell, folder: Path, *, means: Mapping[str, object], with_cost: boo
     """
     kept = folder / f"{cell.name}.json"
     if kept.exists():
-        record = Record(**json.loads(kept.read_text()))
+        record = Record.read(kept)
         if record.cost is not None or not with_cost:
             return record
     settings = {**cell.settings(), **means, "out": str(folder / cell.name)}

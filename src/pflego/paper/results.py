@@ -39,12 +39,7 @@ def write(folder: Path, out: Path) -> int:
 
 def read(folder: Path) -> list[Record]:
     """Read what experiments have left in a folder, in the paper's order."""
-    found = []
-    for path in folder.glob("*/*.json"):
-        value = json.loads(path.read_text())
-        if isinstance(value, dict) and "preset" in value:
-            value["published"] = tuple(value["published"]) if value["published"] else None
-            found.append(Record(**value))
+    found = [Record.read(path) for name in PRESETS for path in folder.glob(f"{name}/*.json")]
     names = [*dict.fromkeys(m for name in PRESETS for m in methods(name)), *VARIANTS]
     return sorted(
         found, key=lambda r: (PRESETS.index(r.preset), names.index(r.method), str(r.changes), r.seed)
@@ -75,15 +70,13 @@ def page(records: Sequence[Record], out: Path) -> str:
             lines += [_LEAK, ""]
         lines += [*_part_of(data, own), *_accuracies(own), ""]
     if plain:
-        over_rounds, over_passes = (out.with_name(f"{out.stem}-{name}.png") for name in ("curves", "passes"))
-        draw(_panels(plain), over_rounds)
-        draw(_panels(plain, over_passes=True), over_passes)
-        lines += [f"![Test accuracy of the participants over the rounds]({over_rounds.name})", ""]
+        lines += [*_picture(_panels(plain), "curves", "over the rounds", out), ""]
+    if dear := _of_unequal_cost(plain):
         lines += [
-            "The same, over the passes through the backbone that a client makes if it takes part in every round:",
+            "Over the passes through the backbone that a client makes if it takes part in every round:",
             "",
         ]
-        lines += [f"![Test accuracy of the participants over a client's passes]({over_passes.name})", ""]
+        lines += [*_picture(_panels(dear, over_passes=True), "passes", "over a client's passes", out), ""]
     if timed:
         lines += ["## Seconds a round", "", *_seconds(timed), ""]
     if varied:
@@ -188,6 +181,19 @@ def _variations(records: Sequence[Record]) -> list[str]:
             f"| {r.participants:.2f} / {r.everyone:.2f} | {r.loss:.4f} |"
         )
     return lines
+
+
+def _picture(panels: Sequence[Panel], name: str, over: str, out: Path) -> list[str]:
+    path = draw(panels, out.with_name(f"{out.stem}-{name}.png"))
+    return [f"![Test accuracy of the participants {over}]({path.name})"]
+
+
+def _of_unequal_cost(records: Sequence[Record]) -> list[Record]:
+    """Those of presets whose methods do not all cost the same."""
+    passes: dict[str, set[float]] = {}
+    for r in records:
+        passes.setdefault(r.preset, set()).add(r.passes)
+    return [r for r in records if len(passes[r.preset]) > 1]
 
 
 def _panels(records: Sequence[Record], *, over_passes: bool = False) -> list[Panel]:
