@@ -77,6 +77,13 @@ def fedavg_against_pflego(repeats: int) -> list[Row]:
     return [Row("FedAvg round / PFLEGO round: MLP, K = 2, tau = 50", ratio(fedavg, own, repeats), ">= 30")]
 
 
+def fedavg_with_gram(repeats: int) -> list[Row]:
+    """FedAvg's steps in the span of the samples against the same steps taken plainly."""
+    fed = federation(clients=20, samples=600, classes=10)
+    gram, plain = (rounds(fed, pflego.FedAvg(steps=50), number=1, memory=m) for m in ("gram", "keep"))
+    return [Row('FedAvg, memory="gram" / plain: MLP, 50 steps', ratio(gram, plain, repeats), "<= 0.6")]
+
+
 def fedavg_elsewhere(repeats: int) -> list[Row]:
     """FedAvg here against FedAvg in other frameworks."""
     here = rounds(federation(clients=20, samples=600, classes=10), pflego.FedAvg(steps=50), number=1)
@@ -153,6 +160,7 @@ ROWS: list[Callable[[int], list[Row]]] = [
     pflego_against_a_pass,
     more_steps,
     fedavg_against_pflego,
+    fedavg_with_gram,
     convolutional_fedavg,
     many_small_clients,
     large_population,

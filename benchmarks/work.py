@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import pflego
 from pflego.federation import ClientId
+from pflego.problem import Memory
 
 MLP, CIFAR, OMNIGLOT = (784,), (32, 32, 3), (28, 28)
 MODELS = {MLP: "mlp", CIFAR: "cifar-cnn", OMNIGLOT: "omniglot-conv4"}
@@ -53,6 +54,7 @@ def rounds(
     shape: Sequence[int] = MLP,
     participation: int | None = None,
     number: int = 3,
+    memory: Memory = "keep",
 ) -> Work:
     """Train a few rounds; the median of their seconds, without the first, which pays for first times."""
 
@@ -64,6 +66,7 @@ def rounds(
             rounds=number + 1,
             participation=participation or len(fed),
             evaluate_every=None,
+            memory=memory,
         )
         return median(row["seconds"] or 0.0 for row in run.history[1:])
 
