@@ -184,7 +184,8 @@ def _variations(records: Sequence[Record]) -> list[str]:
 
 
 def _picture(panels: Sequence[Panel], name: str, over: str, out: Path) -> list[str]:
-    path = draw(panels, out.with_name(f"{out.stem}-{name}.png"))
+    columns = 2 if len(panels) in (2, 4) else 3
+    path = draw(panels, out.with_name(f"{out.stem}-{name}.png"), columns=columns)
     return [f"![Test accuracy of the participants {over}]({path.name})"]
 
 
