@@ -7,6 +7,9 @@ READY  := $(VENV)/.ready
 PIP    := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable
 PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
+# Installed uncompiled: each module is compiled by its first import, and kept, so that no process does it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test coverage lint format bench clean
 

@@ -232,6 +232,14 @@ def test_a_backbone_alone_is_no_model() -> None:
         pflego.train(world().federation, nn.Linear(6, 4), pflego.PFLEGO(), rounds=1)  # type: ignore[arg-type]
 
 
+def test_a_share_is_no_number_of_clients() -> None:
+    twin = world()
+    with pytest.raises(
+        pflego.UserError, match=r"participation must be a number of clients a round, .* not 1\.0"
+    ):
+        pflego.train(twin.federation, twin.model, pflego.PFLEGO(), rounds=1, participation=1.0)  # type: ignore[arg-type]
+
+
 def test_features_that_do_not_match_the_backbone_are_refused() -> None:
     twin = world()
     model = pflego.Model(nn.Linear(6, 3), features=4)

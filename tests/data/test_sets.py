@@ -40,6 +40,13 @@ def test_digits_are_1797_images_of_64_grey_levels() -> None:
     assert np.bincount(y.astype(np.int64)).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
+def test_digits_are_those_that_scikit_learn_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    from_the_file = data_set("digits")
+    monkeypatch.setattr("pflego.data.sets.find_spec", lambda _: None)  # its own function then reads them
+    for key in KEYS:
+        assert np.array_equal(getattr(from_the_file, key), getattr(data_set("digits"), key))
+
+
 def test_diabetes_are_442_patients_with_standardised_measurements_and_targets() -> None:
     diabetes = data_set("diabetes")
     assert diabetes.x_train.shape == (354, 10)

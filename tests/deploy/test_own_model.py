@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from flwr.app import Context, Message
 from typer.testing import CliRunner
 
 import pflego
@@ -13,6 +14,7 @@ from pflego.algorithms import ALGORITHMS
 from pflego.cli import app
 from pflego.deploy.folder import write_app
 from pflego.deploy.own_model import own_run
+from pflego.engines.flower.client import app as client_app
 from tests.engines.flower.grid import Node
 from tests.engines.flower.world import CONFIG, NAMES, SHAPE, arrays, federation, sites, train
 
@@ -27,20 +29,24 @@ def settings(method: str, **changed: object) -> dict[str, object]:
     return {**CONFIG, "algorithm": method, "participation": "3", **changed}
 
 
+def in_one_process(method: str = "pflego", *, rounds: int, participation: int = len(NAMES)) -> pflego.Run:
+    return pflego.train(
+        federation(),
+        pflego.models.build("mlp", SHAPE, seed=5),
+        ALGORITHMS[method](steps=5),  # type: ignore[call-arg]
+        rounds=rounds,
+        participation=participation,
+        seed=5,
+        device="cpu",
+    )
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_it_is_the_model_of_the_whole_federation_in_one_process(method: str, tmp_path: Path) -> None:
     nodes = sites(tmp_path)
     train(nodes, tmp_path / "out", algorithm=method, participation="3")
     write_app(tmp_path / "app", settings(method))
-    whole = pflego.train(
-        federation(),
-        pflego.models.build("mlp", SHAPE, seed=5),
-        ALGORITHMS[method](steps=5),  # type: ignore[call-arg]
-        rounds=4,
-        participation=3,
-        seed=5,
-        device="cpu",
-    )
+    whole = in_one_process(method, rounds=4, participation=3)
     for position, node in enumerate(nodes.values()):
         run = own_run(tmp_path / "app", node_config(node))
         (id,) = run.federation.ids
@@ -50,6 +56,31 @@ def test_it_is_the_model_of_the_whole_federation_in_one_process(method: str, tmp
         )
         [ours], theirs = run.evaluate(), whole.evaluate()[position]
         assert ours["accuracy"] == theirs["accuracy"]
+
+
+def test_shared_weights_meet_the_head_of_their_own_round(tmp_path: Path) -> None:
+    """The server ends after training's third round, before its evaluation: the site has weights of the second."""
+    nodes = sites(tmp_path)
+    evaluations = 0
+
+    def ended(message: Message, context: Context) -> Message:
+        nonlocal evaluations
+        evaluations += message.metadata.message_type.startswith("evaluate")
+        if evaluations == 2:
+            raise KeyboardInterrupt
+        return client_app(message, context)
+
+    nodes[1000].answer = ended
+    with pytest.raises(KeyboardInterrupt):
+        train(nodes, tmp_path / "out", rounds=3)
+    write_app(tmp_path / "app", settings("pflego"))
+    run = own_run(tmp_path / "app", node_config(nodes[1000]))
+    assert len(run.history) == 2
+    whole = in_one_process(rounds=2)
+    x = torch.from_numpy(arrays(0)["x_test"])
+    torch.testing.assert_close(
+        run.personal_model(NAMES[0])(x), whole.personal_model(NAMES[0])(x), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_a_command_writes_it_for_use_elsewhere(tmp_path: Path) -> None:

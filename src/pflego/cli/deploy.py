@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pflego.errors import UserError, check_choice
+from pflego.cli.export import Adapt, Format, Out, formats_called, tell
+from pflego.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -130,11 +131,9 @@ def inspect(
 def export(
     folder: AppFolder,
     node_config: NodeConfig,
-    out: Annotated[Path, typer.Option(help="Folder for the model.", show_default=False)],
-    format: Annotated[str, typer.Option(help="safetensors, torch (torch.export), onnx, or all.")] = "all",
-    adapt: Annotated[
-        bool, typer.Option("--adapt", help="First take the client's local steps against the shared weights.")
-    ] = False,
+    out: Out,
+    format: Format = "all",
+    adapt: Adapt = False,
 ) -> None:
     """Write a site's own model as files, at the site: what is shared, and the head that never left it.
 
@@ -143,16 +142,12 @@ def export(
     """
     _needs_flower()
     from pflego.deploy.own_model import own_run
-    from pflego.export import FORMATS
 
-    check_choice("format", format, [*FORMATS, "all"])
+    formats = formats_called(format)
     run = own_run(folder, node_config)
     (id,) = run.federation.ids
-    done = run.export(id, out, formats=[one for one in FORMATS if format in (one, "all")], adapt=adapt)
-    for name, why in done.refused.items():
-        typer.echo(f"no {name} file: {why}", err=True)
-    files = ", ".join(path.name for path in done.files.values())
-    typer.echo(f"client {id}'s model after round {len(run.history)} in {out}: {files}")
+    done = run.export(id, out, formats=formats, adapt=adapt)
+    tell(f"client {id}'s model after round {len(run.history)}", done)
 
 
 def _table(lines: list[Line]) -> Table:

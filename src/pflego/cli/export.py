@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pflego.cli import whose
 from pflego.errors import check_choice
 
+if TYPE_CHECKING:
+    from pflego.export import Exported
+    from pflego.export import Format as FileFormat
+
+Out = Annotated[Path, typer.Option(help="Folder for the model.", show_default=False)]
+Format = Annotated[str, typer.Option(help="safetensors, torch (torch.export), onnx, or all.")]
+Adapt = Annotated[
+    bool, typer.Option("--adapt", help="First take the client's local steps against the present backbone.")
+]
+
 
 def export(
     run: whose.Folder,
     client: Annotated[str, typer.Option(help="Whose model.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder for the model.", show_default=False)],
-    format: Annotated[str, typer.Option(help="safetensors, torch (torch.export), onnx, or all.")] = "all",
-    adapt: Annotated[
-        bool,
-        typer.Option("--adapt", help="First take the client's local steps against the present backbone."),
-    ] = False,
+    out: Out,
+    format: Format = "all",
+    adapt: Adapt = False,
 ) -> None:
     """Write a client's model as files: weights beside a description, a torch.export program, ONNX.
 
@@ -29,13 +36,23 @@ def export(
     take samples as the client has them and give the same outputs.
     """
     from pflego.experiment import open_run
-    from pflego.export import FORMATS
 
-    check_choice("format", format, [*FORMATS, "all"])
+    formats = formats_called(format)
     opened = open_run(run)
     (id,) = whose.clients_called([client], opened.federation, run)
-    wanted = [one for one in FORMATS if format in (one, "all")]
-    done = opened.export(id, out, formats=wanted, adapt=adapt)
+    tell(f"client {id}'s model", opened.export(id, out, formats=formats, adapt=adapt))
+
+
+def formats_called(name: str) -> list[FileFormat]:
+    """The formats of a name; `all` is all of them."""
+    from pflego.export import FORMATS
+
+    check_choice("format", name, [*FORMATS, "all"])
+    return [one for one in FORMATS if name in (one, "all")]
+
+
+def tell(what: str, done: Exported) -> None:
+    """Say which files were written, and which were not."""
     for name, why in done.refused.items():
         typer.echo(f"no {name} file: {why}", err=True)
-    typer.echo(f"client {id}'s model in {out}: {', '.join(path.name for path in done.files.values())}")
+    typer.echo(f"{what} in {done.folder}: {', '.join(path.name for path in done.files.values())}")

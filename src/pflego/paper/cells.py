@@ -132,7 +132,8 @@ def run(cell: Cell, folder: Path, *, means: Mapping[str, object], with_cost: boo
     experiment = Experiment.build(settings, federation=_federation(settings, cell.scale))
     cost = None
     if with_cost:  # before the rounds are timed, so that the first of them finds everything loaded
-        cost = measure(experiment.federation, experiment.model, experiment.algorithm)
+        memory: Any = settings.get("memory", "keep")
+        cost = measure(experiment.federation, experiment.model, experiment.algorithm, memory=memory)
     trained = experiment.train(resume=True, progress=progress)
     record = _record(cell, settings, trained.history, cost, trained.federation.samples)
     make_folder(kept.parent)

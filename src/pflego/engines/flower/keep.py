@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from glob import escape
-from operator import itemgetter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -94,12 +92,11 @@ class StateFile:
 
 def last_noted(folder: Path, client: ClientId) -> tuple[Weights, int, Common] | None:
     """Give what a client noted last of any run: what everybody shared, after which round, and in which federation."""
-    files = (folder / "shared").glob(f"*.{escape(quote(str(client), safe=''))}.safetensors")
-    noted = [(file.stat().st_mtime, *read_tensors(file)) for file in files]
-    own = [(when, tensors, facts) for when, tensors, facts in noted if facts.get("client") == str(client)]
+    name = f"{quote(str(client), safe='')}.safetensors"
+    own = [file for file in (folder / "shared").glob("*.safetensors") if file.name.partition(".")[2] == name]
     if not own:
         return None
-    _, tensors, facts = max(own, key=itemgetter(0))
+    tensors, facts = read_tensors(max(own, key=lambda file: file.stat().st_mtime))
     common = json.loads(facts["federation"])
     return tensors, int(facts["round"]), Common(**{**common, "classes": tuple(common["classes"])})
 
