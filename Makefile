@@ -11,33 +11,42 @@ PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage lint format bench clean
+.PHONY: help demo test lint style types tests coverage format bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-$(BASE): pyproject.toml constraints.txt
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+
+$(BASE): $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) '.[report]'
 	touch $@
 
-$(READY): $(BASE)
+$(READY): $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) '.[dev]'
-	touch $@
+	touch $(BASE) $@
 
 demo: $(BASE)  ## train a federation of handwritten digits and show what federating gains and costs
 	$(BIN)/python examples/demo.py
 
-test: lint  ## every check: lint, types, tests
+test: style  ## every check: lint, types, tests
+	@$(MAKE) --no-print-directory --jobs=2 types tests
+
+lint: style types  ## ruff and mypy
+
+style: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+tests: $(READY)
 	$(PYTEST)
 
 coverage: $(READY)  ## the tests once more, and which lines they reach
 	$(PYTEST) --cov --cov-report=term
-
-lint: $(READY)  ## ruff and mypy
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 
 format: $(READY)  ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix .

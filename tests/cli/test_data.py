@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 import pflego
 from pflego.cli import app, main
-from pflego.data.catalogue import CATALOGUE, KNOWN
-from pflego.data.download import Remote
+from pflego.data.sets.catalogue import CATALOGUE, KNOWN
+from pflego.data.sets.download import Remote
 from pflego.experiment import Experiment
-from tests.data.official import MNIST, idx, labels, omniglot_drawings, pictures, write_packed
-from tests.data.server import serving
+from tests.data.sets.official import MNIST, idx, labels, omniglot_drawings, pictures, write_packed
+from tests.data.sets.server import serving
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ def list_sets(data_dir: options.DataDir = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from pflego.data.listing import listing
+    from pflego.data.sets.listing import listing
 
     table = Table()
     table.add_column("name", no_wrap=True)
@@ -53,10 +53,11 @@ def get(
     An interrupted download goes on where it stopped. What the data folder has is not fetched.
     """
     from pflego.data import sets
-    from pflego.data.cache import arrays
+    from pflego.data.sets.cache import arrays
+    from pflego.data.sets.embedded import EMBEDDED
 
     for name in names:
-        if name in sets.EMBEDDED:
+        if name in EMBEDDED:
             typer.echo(f"{name} is embedded, there is nothing to fetch")
             continue
         source = sets.get(name, data_dir=data_dir)
@@ -85,8 +86,8 @@ def show(
     from rich.console import Console
 
     from pflego.data import picture
-    from pflego.data.catalogue import KNOWN
     from pflego.data.schema import schema_of
+    from pflego.data.sets.catalogue import KNOWN
     from pflego.experiment import load_data
 
     if out is not None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from pflego.data.blocks import Array
-from pflego.data.catalogue import KNOWN
+from pflego.data.sets.catalogue import KNOWN
 from pflego.errors import UserError, check_choice
 from pflego.federation import ClientId, Federation
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from pflego.data.catalogue import KNOWN
 from pflego.data.own import arrays, hugging, pictures, tabular
 from pflego.data.own.arrays import ClientFunction
 from pflego.data.own.layout import explore, format_of
 from pflego.data.own.pool import Pool, Reading
 from pflego.data.own.tables import ArrowTable, Piece, from_arrow, read_files, without
 from pflego.data.problems import warn
+from pflego.data.sets.catalogue import KNOWN
 from pflego.errors import UserError
 from pflego.federation import ClientId
 

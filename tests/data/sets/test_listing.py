@@ -2,9 +2,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pflego.data.catalogue import KNOWN
-from pflego.data.listing import Line, listing
-from tests.data.official import MNIST, labels, pictures, write_idx
+from pflego.data.sets.catalogue import KNOWN
+from pflego.data.sets.listing import Line, listing
+from tests.data.sets.official import MNIST, labels, pictures, write_idx
 
 
 def lines(folder: Path | None = None) -> dict[str, Line]:

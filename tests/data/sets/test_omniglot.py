@@ -9,9 +9,9 @@ from PIL import Image
 
 import pflego
 from pflego import UserError
-from pflego.data.omniglot import shrink
 from pflego.data.sets import data_set
-from tests.data.official import omniglot_drawings, write_omniglot, write_packed
+from pflego.data.sets.omniglot import shrink
+from tests.data.sets.official import omniglot_drawings, write_omniglot, write_packed
 
 CHARACTERS = 6  # two in each of three alphabets
 

@@ -7,7 +7,15 @@ import pytest
 
 from pflego import UserError
 from pflego.data.sets import data_set
-from tests.data.official import CIFAR_BATCHES, Bytes, cifar_binary, cifar_pickle, labels, pictures, write_tar
+from tests.data.sets.official import (
+    CIFAR_BATCHES,
+    Bytes,
+    cifar_binary,
+    cifar_pickle,
+    labels,
+    pictures,
+    write_tar,
+)
 
 VERSIONS = {
     "cifar-10-batches-bin": (cifar_binary, ".bin", "cifar-10-binary.tar.gz"),

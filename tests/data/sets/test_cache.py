@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pflego.data import cache as kept
+from pflego.data.sets import cache as kept
 from pflego.data.sets import data_set
-from tests.data.official import MNIST, Bytes, labels, pictures, write_idx
+from tests.data.sets.official import MNIST, Bytes, labels, pictures, write_idx
 
 
 def write(folder: Path, *, seed: int = 0, rows: int = 6) -> list[Bytes]:
@@ -18,7 +18,7 @@ def write(folder: Path, *, seed: int = 0, rows: int = 6) -> list[Bytes]:
 def test_what_was_read_once_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = write(tmp_path)
     data_set("mnist", data_dir=tmp_path)
-    monkeypatch.setattr("pflego.data.idx._read", dict)  # whoever reads finds nothing
+    monkeypatch.setattr("pflego.data.sets.idx._read", dict)  # whoever reads finds nothing
     assert np.array_equal(data_set("mnist", data_dir=tmp_path).x_train, arrays[0])
 
 

@@ -10,9 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pflego.data import cifar, idx, npz, omniglot
 from pflego.data.dataset import ARRAYS
-from pflego.data.download import Remote
+from pflego.data.sets import cifar, idx, npz, omniglot
+from pflego.data.sets.download import Remote
 from pflego.data.source import Source
 
 # The official files in a folder, and the folder where torchvision keeps them.

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from pflego import FolderError, UserError
-from pflego.data.catalogue import CATALOGUE, Entry
-from pflego.data.download import _CHUNK as CHUNK
-from pflego.data.download import Remote, fetch
 from pflego.data.sets import data_set, find, get
-from tests.data.official import MNIST, idx, labels, pictures
-from tests.data.server import Server, serving
+from pflego.data.sets.catalogue import CATALOGUE, Entry
+from pflego.data.sets.download import _CHUNK as CHUNK
+from pflego.data.sets.download import Remote, fetch
+from tests.data.sets.official import MNIST, idx, labels, pictures
+from tests.data.sets.server import Server, serving
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 

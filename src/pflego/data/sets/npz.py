@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pflego.data import omniglot
 from pflego.data.blocks import Blocks
 from pflego.data.dataset import ARRAYS, column_names
+from pflego.data.sets import omniglot
 from pflego.data.source import Source, reading
 from pflego.errors import UserError
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from pflego import UserError
-from pflego.data.catalogue import KNOWN
 from pflego.data.dataset import DataSet
-from pflego.data.sets import EMBEDDED, data_set
+from pflego.data.sets import data_set
+from pflego.data.sets.catalogue import KNOWN
+from pflego.data.sets.embedded import EMBEDDED
 
 KEYS = ["x_train", "y_train", "x_test", "y_test"]
 
@@ -42,7 +43,9 @@ def test_digits_are_1797_images_of_64_grey_levels() -> None:
 
 def test_digits_are_those_that_scikit_learn_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     from_the_file = data_set("digits")
-    monkeypatch.setattr("pflego.data.sets.find_spec", lambda _: None)  # its own function then reads them
+    monkeypatch.setattr(
+        "pflego.data.sets.embedded.find_spec", lambda _: None
+    )  # its own function then reads them
     for key in KEYS:
         assert np.array_equal(getattr(from_the_file, key), getattr(data_set("digits"), key))
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pflego.data import npz
-from pflego.data.catalogue import KNOWN
-from pflego.data.sets import data_folder, find
+from pflego.data.sets import data_folder, find, npz
+from pflego.data.sets.catalogue import KNOWN
 from pflego.errors import UserError
 
 
