@@ -7,14 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 import pflego
+from pflego import checkpoint, files
 from pflego.checkpoint import HistoryRow, RunFolder
 from pflego.run import Run
+from pflego.weights import Weights
 from tests.reference import World, assert_identical, timeless, world
 
 ALGORITHM = pflego.PFLEGO(steps=4, head_init="uniform")
@@ -75,6 +79,64 @@ def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(pflego.FolderError, match="already holds a run"):
         train(twin, tmp_path, rounds=2)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+class Meanwhile(pflego.Callback):
+    """Somebody else tries to work in a run's folder after the third round."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.work = work
+        self.refused = 0
+
+    def on_round(self, run: Run, row: HistoryRow) -> None:
+        if row["round"] == 3:
+            with (
+                ThreadPoolExecutor(1) as elsewhere,
+                pytest.raises(pflego.FolderError, match="another process is at work on the run in"),
+            ):
+                elsewhere.submit(self.work).result()
+            self.refused += 1
+
+
+def test_nobody_else_can_work_on_a_run_meanwhile(tmp_path: Path) -> None:
+    twin = world(dtype=torch.float32)
+    other = world(dtype=torch.float32, seed=9).federation[0]
+    newcomer = pflego.Client("newcomer", other.x_train, other.y_train, other.x_test, other.y_test)
+
+    def join() -> None:
+        opened = pflego.open_run(
+            tmp_path / "a", federation=twin.federation, model=twin.model, algorithm=ALGORITHM
+        )
+        opened.join(newcomer, alone=0)
+
+    goes_on = Meanwhile(lambda: train(twin, tmp_path / "a", resume=True))
+    joins = Meanwhile(join)
+    run = train(twin, tmp_path / "a", callbacks=[goes_on, joins])
+    assert (goes_on.refused, joins.refused) == (1, 1)
+    assert_identical(run, train(twin, None))
+    assert_identical(train(twin, tmp_path / "a", resume=True), run)  # nobody holds it any more
+
+
+def test_what_is_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin = world()
+    train(twin, tmp_path, rounds=4, participation=pflego.Everyone())
+    read = files.read_tensors
+    times = 0
+
+    def slowly(path: Path) -> tuple[Weights, dict[str, str]]:
+        nonlocal times
+        found, times = read(path), times + 1
+        if times == 1:  # the server's side is read, and the states of round 4 give way to those of round 5
+            train(twin, tmp_path, rounds=5, participation=pflego.Everyone(), resume=True)
+        return found
+
+    monkeypatch.setattr(checkpoint, "read_tensors", slowly)
+    found = RunFolder(tmp_path).load()
+    assert found is not None
+    assert found.round == 5
+    assert found.states.keys() == {str(id) for id in twin.federation.ids}
 
 
 def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ states and then settings.toml, which decides in its turn.
 
 Where several processes train together, each writes the states of its own clients, states/<t>-<rank>.safetensors, and
 the first of them everything else, server.safetensors when all states are there. A run may go on with any number of
-processes.
+processes. Whoever writes here holds checkpoint/.lock, so that nobody else does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import os
 import platform
 import tomllib
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import version
@@ -38,6 +39,7 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 import tomli_w
+from filelock import FileLock, Timeout
 
 from pflego.errors import FolderError, UserError
 from pflego.federation import ClientId
@@ -50,6 +52,7 @@ Evaluations: TypeAlias = dict[int, list[float | None]]  # by round: the metric o
 Settings: TypeAlias = dict[str, object]
 
 RECORD = "record"  # the table of settings.toml that nobody sets: versions and fingerprints
+_READINGS = 10  # attempts to read a checkpoint that is replaced meanwhile
 _MAY_DIFFER = {"rounds", "device", "engine", "out"}  # a run may go on for longer, or elsewhere
 
 
@@ -86,6 +89,27 @@ class RunFolder:
             return (self.path / "settings.toml").exists() or self._server.exists()
         except OSError as error:
             raise FolderError(f"{self.path} cannot be a folder: {error.strerror or error}") from error
+
+    @contextmanager
+    def held(self, *, wait: float = 0.0) -> Iterator[None]:
+        """Keep others from writing here, after so many seconds of waiting for them. A dead process holds nothing."""
+        if not self._peers.first:
+            yield
+            return
+        make_folder(self._server.parent)
+        lock = FileLock(self._server.with_name(".lock"), is_singleton=True)  # who holds it may hold it again
+        try:
+            lock.acquire(timeout=wait)
+        except Timeout:
+            raise FolderError(
+                f"another process is at work on the run in {self.path}: wait until it is done, or stop it"
+            ) from None
+        except OSError as error:
+            raise FolderError(f"cannot write to the folder {self.path}: {error.strerror or error}") from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     def begin(self, settings: Settings) -> None:
         """Start a new run here; refuse if there is one already."""
@@ -143,13 +167,35 @@ class RunFolder:
             raise FolderError(f"{path} cannot be read and was left as it is: {error}") from error
 
     def load(self, *, keep_states: bool = True, only: Container[str] | None = None) -> Checkpoint | None:
-        """Read the checkpoint and check all of it, without changing anything.
+        """Read the checkpoint and check all of it, without changing anything; also while somebody trains.
 
         keep_states=False leaves the clients' states on disk, to be read one by one; `only` names the clients whose
         states are wanted, if not all are.
         """
-        if not self._server.exists():
+        for _ in range(_READINGS):
+            if (before := self._stamp()) is None:
+                return None
+            try:
+                checkpoint = self._load(keep_states, only)
+            except FolderError:
+                if self._stamp() == before:
+                    raise
+            else:
+                if self._stamp() == before:
+                    return checkpoint
+        raise FolderError(
+            f"{self.path} changes faster than it can be read: try again when training has ended"
+        )
+
+    def _stamp(self) -> tuple[int, int] | None:
+        """What is different whenever server.safetensors was replaced."""
+        try:
+            facts = self._server.stat()
+        except FileNotFoundError:
             return None
+        return facts.st_ino, facts.st_mtime_ns
+
+    def _load(self, keep_states: bool, only: Container[str] | None) -> Checkpoint:
         tensors, facts = read_tensors(self._server)
         if not facts.get("round", "").isdigit():
             raise FolderError(f"{self._server} is no run's checkpoint and was left as it is")
@@ -158,7 +204,12 @@ class RunFolder:
         self._newest, self._needed = {}, Counter()
         for file in self._state_files():
             if _written_in(file) <= round:
-                changed = _split(read_tensors(file)[0])
+                try:
+                    changed = _split(read_tensors(file)[0])
+                except FolderError:
+                    if file.exists():
+                        raise
+                    continue  # by now nobody needs it any more
                 if keep_states:
                     states.update({id: own for id, own in changed.items() if only is None or id in only})
                 self._track(changed, file)
@@ -179,14 +230,15 @@ class RunFolder:
 
         The settings are replaced last, and decide: a state whose client they do not name is nobody's.
         """
-        checkpoint = self.load(keep_states=False)
-        if checkpoint is None or checkpoint.round != round:
-            raise FolderError(f"{self.path} has gone on since it was opened: open it again")
-        if state:
-            file = self._state_file(round)
-            others = _split(read_tensors(file)[0]) if file.exists() else {}
-            write_tensors(file, _join({**others, str(id): state}), {"round": str(round)})
-        self._write_settings(settings)
+        with self.held():
+            checkpoint = self.load(keep_states=False)
+            if checkpoint is None or checkpoint.round != round:
+                raise FolderError(f"{self.path} has gone on since it was opened: open it again")
+            if state:
+                file = self._state_file(round)
+                others = _split(read_tensors(file)[0]) if file.exists() else {}
+                write_tensors(file, _join({**others, str(id): state}), {"round": str(round)})
+            self._write_settings(settings)
 
     def append(self, row: HistoryRow, figures: Sequence[float | None] | None = None) -> None:
         """Add a round to metrics.jsonl, at once, and every client's figure, where they were evaluated."""

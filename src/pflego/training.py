@@ -165,10 +165,13 @@ def train(
     if not callable(engine):
         settings["engine"] = engine
     together = network.lossless and missing == "zero"  # may one reply stand for several clients?
-    with joined(engine == "distributed") as peers, _maker(engine, together) as make:
+    with (
+        joined(engine == "distributed") as peers,
+        _maker(engine, together) as make,
+        _held(out, peers) as folder,
+    ):
         _check_same(settings, peers)
         own = dealt(federation.sizes, peers)
-        folder = None if out is None else RunFolder(Path(out), peers)
         begin = _begin(
             folder,
             settings,
@@ -278,6 +281,17 @@ def _check_same(settings: Settings, peers: Peers) -> None:
             f"process {peers.rank} was not given what process 0 was: {'; '.join(differences(first, settings))}; "
             "weights and data that are drawn at random need the same seed everywhere"
         )
+
+
+@contextmanager
+def _held(out: str | Path | None, peers: Peers) -> Iterator[RunFolder | None]:
+    """The run's folder, kept from others."""
+    if out is None:
+        yield None
+    else:
+        folder = RunFolder(Path(out), peers)
+        with folder.held():
+            yield folder
 
 
 def _begin(

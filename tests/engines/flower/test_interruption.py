@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -165,8 +166,11 @@ def test_two_servers_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.M
 
     def again(message: Message) -> None:
         if round_of(message) == 1:
-            with pytest.raises(pflego.FolderError, match="another server is at work"):
-                train(dict(nodes), tmp_path / "server")
+            with (
+                ThreadPoolExecutor(1) as elsewhere,
+                pytest.raises(pflego.FolderError, match="another process is at work"),
+            ):
+                elsewhere.submit(train, dict(nodes), tmp_path / "server").result()
 
     nodes[NODE].answer = watched(again)
     assert len(train(nodes, tmp_path / "server", rounds=1).history) == 1

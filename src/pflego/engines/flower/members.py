@@ -10,8 +10,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -189,25 +188,3 @@ def _difference(one: Present, other: Present) -> str:
         if own != usual
     )
     return f"clients {mine.client!r} and {theirs.client!r} differ in the {what}: {own} and {usual}"
-
-
-@contextmanager
-def alone(folder: Path, *, wait: float) -> Iterator[None]:
-    """Hold a run's folder: two servers at once would undo each other's work. A dead one holds nothing."""
-    try:
-        import fcntl
-    except ModuleNotFoundError:  # no such locks on Windows
-        yield
-        return
-    make_folder(folder)
-    end = time.monotonic() + wait
-    with (folder / ".lock").open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > end:
-                    raise FolderError(f"another server is at work in {folder}: stop it first") from None
-                time.sleep(min(1.0, wait))
-        yield

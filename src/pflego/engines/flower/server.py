@@ -8,9 +8,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from pflego.callbacks import Callback
-from pflego.checkpoint import HistoryRow
+from pflego.checkpoint import HistoryRow, RunFolder
 from pflego.engines.flower.engine import FlowerEngine
-from pflego.engines.flower.members import Members, alone, gather
+from pflego.engines.flower.members import Members, gather
 from pflego.engines.flower.roll import Roll
 from pflego.engines.flower.settings import Plan
 from pflego.errors import UserError
@@ -32,7 +32,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def serve(grid: Grid, plan: Plan, *, poll: float = _POLL) -> Run:
     """Settle who takes part, then train. A folder that holds a run already is gone on with."""
-    with alone(plan.out, wait=_LOCK):
+    with RunFolder(plan.out).held(wait=_LOCK):
         roll, members = Roll(grid), Members.load(plan.out)
         if members is None:
             members = gather(roll, plan.deployment, poll=poll)
