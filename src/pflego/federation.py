@@ -188,12 +188,14 @@ class Federation:
         classes: Sequence[int] | None,
         outputs: int,
         most_classes: int | None = None,
+        unit: float = 1.0,
         source: Mapping[str, object] | None = None,
         schema: Schema | None = None,
     ) -> Federation:
         """Make a federation whose data are not here and cannot be asked for: what a server knows of its clients.
 
-        Parameters are those of `lazy`; `outputs` is how many outputs a model for everybody has.
+        Parameters are those of `lazy`; `outputs` is how many outputs a model for everybody has, `unit` what 1 stands
+        for in the targets of a regression without a schema.
         """
 
         def refuse(id: ClientId) -> Client:
@@ -210,6 +212,8 @@ class Federation:
         )
         self.remote = True
         self.outputs = outputs
+        if classes is None and schema is None:
+            self.task = Regression(unit)
         return self
 
     def _set(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -101,6 +102,11 @@ class Schema:
     def categorical(self) -> list[str]:
         """The columns whose values are categories, to be taken as they are written."""
         return [feature.name for feature in self.features if feature.kind == "category"]
+
+    @property
+    def digest(self) -> str:
+        """The same wherever values become the same tensors."""
+        return blake2b(self.to_json().encode(), digest_size=12).hexdigest()
 
     def class_name(self, id: int) -> str:
         """Name a class; one without a name is called by its id."""

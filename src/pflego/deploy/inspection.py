@@ -9,8 +9,8 @@ from pflego.algorithms.base import Round
 from pflego.deploy.folder import TEMPLATE
 from pflego.deploy.reading import read
 from pflego.engines.flower.client import Desk
+from pflego.engines.flower.facts import Common, Facts
 from pflego.engines.flower.keep import StateFile
-from pflego.engines.flower.messages import Common, Facts
 from pflego.federation import Client
 from pflego.weights import Weights
 
@@ -48,8 +48,8 @@ class Inspection:
 def inspect(app: Path, node_config: str) -> Inspection:
     """Do what a site with this node config would do in the first round of an app."""
     plan, site = read(app, node_config)
-    client = site.client()
-    facts = Facts.of(client)
+    client, schema = site.data_and_schema()
+    facts = Facts.of(client, schema)
     common = Common(
         "inspection",
         clients=1,
@@ -58,8 +58,9 @@ def inspect(app: Path, node_config: str) -> Inspection:
         classes=facts.classes,
         most_classes=len(facts.classes),
         outputs=facts.outputs,
+        schema=facts.schema,
     )
-    desk = Desk.of(plan, site, client, common)
+    desk = Desk.of(plan, site, client, common, schema)
     desk.model.check(client.x_train[:8])
     shared = desk.shared()
     round = Round(1, clients=1, expected=1, samples=facts.samples, selected=1, seed=plan.seed)

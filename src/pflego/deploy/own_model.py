@@ -23,7 +23,7 @@ def own_run(app: Path, node_config: str) -> Run:
             f"everyone, as evaluate_every says, and after the last round"
         )
     shared, round, common = noted
-    desk = Desk.of(plan, site, client, common, schema=schema)
+    desk = Desk.of(plan, site, client, common, schema)
     first = desk.shared()
     if {n: t.shape for n, t in shared.items()} != {n: t.shape for n, t in first.items()}:
         raise FolderError(

@@ -20,7 +20,7 @@ ROUND: dict[str, object] = {
 }  # fmt: skip
 COMMON: dict[str, object] = {
     "run": "r1", "clients": 5, "samples": 110, "task": "classification", "classes": [0, 1, 2, 3, 4],
-    "most_classes": 3, "outputs": 5,
+    "most_classes": 3, "outputs": 5, "schema": "",
 }  # fmt: skip
 
 

@@ -175,6 +175,8 @@ NONSENSE: dict[str, tuple[dict[str, object], str]] = {
     "classless": ({"classes": []}, "with 0 classes"),
     "player": ({"task": "chess"}, "its task is 'chess'"),
     "typeless": ({"dtype": "os"}, "unknown type"),
+    "unitless": ({"unit": float("nan")}, "its unit is nan"),
+    "schematic": ({"schema": "../other.json"}, "no digest"),
     "other shape": ({"shape": [9]}, r"differ in the shape of a sample: \(9,\) and \(8,\)"),
     "impostor": ({"client": "tower"}, "is there already, with another key"),
 }

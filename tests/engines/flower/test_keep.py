@@ -7,7 +7,7 @@ import torch
 
 import pflego
 from pflego.engines.flower.keep import StateFile
-from pflego.engines.flower.messages import MessageError
+from pflego.engines.flower.records import MessageError
 from pflego.weights import Weights
 
 

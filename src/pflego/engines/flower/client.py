@@ -18,10 +18,9 @@ from pflego import device as devices
 from pflego.algorithms.base import Algorithm, Round
 from pflego.data.schema import Schema
 from pflego.engines.base import Outcome
+from pflego.engines.flower.facts import Common, Facts
 from pflego.engines.flower.keep import StateFile
 from pflego.engines.flower.messages import (
-    Common,
-    Facts,
     Figures,
     Moment,
     pack,
@@ -57,11 +56,9 @@ class Desk:
     schema: Schema | None = None  # how its values became tensors
 
     @classmethod
-    def of(
-        cls, plan: Plan, site: Site, client: Client, common: Common, *, schema: Schema | None = None
-    ) -> Desk:
+    def of(cls, plan: Plan, site: Site, client: Client, common: Common, schema: Schema | None) -> Desk:
         """Make ready to work; a federation that the client cannot be part of is refused."""
-        facts = Facts.of(client)
+        facts = Facts.of(client, schema)
         common.check(facts)
         model = plan.model(facts.shape)
         return cls(client, common, model, plan.algorithm, plan.seed, plan.streaming, site.device, schema)
@@ -108,8 +105,8 @@ class Desk:
 def introduce(message: Message, context: Context) -> Message:
     """Say who is here, once the model has been tried on the data."""
     plan, site = Plan.read(context.run_config), Site.read(context.node_config)
-    client = site.client()
-    facts = Facts.of(client)
+    client, schema = site.data_and_schema()
+    facts = Facts.of(client, schema)
     plan.model(facts.shape).check(client.x_train[:_CHECK_SAMPLES])
     return Message(RecordDict({"facts": facts.pack()}), reply_to=message)
 
@@ -147,7 +144,7 @@ def _sit_down(message: Message, context: Context) -> tuple[Desk, StateFile, Weig
     """Check what was sent, and make ready to work on it."""
     plan, site = Plan.read(context.run_config), Site.read(context.node_config)
     common = Common.unpack(message.content)
-    client = site.client()
-    desk = Desk.of(plan, site, client, common)
+    client, schema = site.data_and_schema()
+    desk = Desk.of(plan, site, client, common, schema)
     shared = unpack(message.content.get("shared"), desk.shared())
     return desk, StateFile(site.state, common.run, client.id), shared

@@ -23,7 +23,6 @@ from pflego.engines.flower.client import Desk
 from pflego.engines.flower.members import Members
 from pflego.engines.flower.messages import (
     Figures,
-    MessageError,
     Moment,
     pack,
     pack_round,
@@ -31,6 +30,7 @@ from pflego.engines.flower.messages import (
     unpack,
     unpack_score,
 )
+from pflego.engines.flower.records import MessageError
 from pflego.engines.flower.roll import Present, Roll
 from pflego.engines.flower.settings import Deployment
 from pflego.errors import UserError

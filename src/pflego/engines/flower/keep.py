@@ -14,7 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
 
-from pflego.engines.flower.messages import Common, MessageError
+from pflego.engines.flower.facts import Common
+from pflego.engines.flower.records import MessageError
 from pflego.federation import ClientId
 from pflego.files import make_folder, read_tensors, write_tensors
 from pflego.weights import Weights

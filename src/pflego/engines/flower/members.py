@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pflego.engines.flower.messages import Common, Facts, TaskName
+from pflego.data.schema import TaskName
+from pflego.engines.flower.facts import Common, Facts
 from pflego.engines.flower.roll import Present, Roll
 from pflego.engines.flower.settings import Deployment
 from pflego.errors import FolderError, UserError
@@ -47,6 +48,8 @@ class Members:
     outputs: int
     shape: tuple[int, ...]
     dtype: str
+    schema: str
+    unit: float
 
     @classmethod
     def of(cls, present: Sequence[Present], *, pin_keys: bool) -> Members:
@@ -66,6 +69,8 @@ class Members:
             outputs=len(classes) or first.outputs,
             shape=first.shape,
             dtype=first.dtype,
+            schema=first.schema,
+            unit=first.unit,
         )
 
     @classmethod
@@ -95,6 +100,7 @@ class Members:
             classes=self.classes or None,
             outputs=self.outputs,
             most_classes=self.most_classes or None,
+            unit=self.unit,
         )
 
     @property
@@ -108,6 +114,7 @@ class Members:
             classes=self.classes,
             most_classes=self.most_classes,
             outputs=self.outputs,
+            schema=self.schema,
         )
 
     def admit(self, present: Present) -> None:
@@ -164,7 +171,7 @@ def gather(roll: Roll, deployment: Deployment, *, poll: float) -> Members:
 
 
 def _largest_group(here: Sequence[Present]) -> list[Present]:
-    """Those who agree on task, shape and type: the most of them, so that nobody alone can shut out the others."""
+    """Those who agree on what a sample is: the most of them, so that nobody alone can shut out the others."""
     groups: dict[object, list[Present]] = {}
     for one in here:
         groups.setdefault(_kind(one.facts), []).append(one)
@@ -172,7 +179,8 @@ def _largest_group(here: Sequence[Present]) -> list[Present]:
 
 
 def _kind(facts: Facts) -> tuple[object, ...]:
-    return facts.task, facts.shape, facts.dtype, facts.outputs if facts.task == "regression" else 0
+    outputs = facts.outputs if facts.task == "regression" else 0
+    return facts.task, facts.shape, facts.dtype, outputs, facts.schema, facts.unit
 
 
 def _difference(one: Present, other: Present) -> str:
@@ -184,6 +192,8 @@ def _difference(one: Present, other: Present) -> str:
             ("shape of a sample", mine.shape, theirs.shape),
             ("type of inputs", mine.dtype, theirs.dtype),
             ("number of targets", mine.outputs, theirs.outputs),
+            ("schema", mine.schema or "none", theirs.schema or "none"),
+            ("unit of targets", mine.unit, theirs.unit),
         ]
         if own != usual
     )

@@ -16,7 +16,8 @@ from math import inf
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from pflego.engines.flower.messages import Facts, reason
+from pflego.engines.flower.facts import Facts
+from pflego.engines.flower.messages import reason
 from pflego.errors import UserError
 from pflego.federation import ClientId
 

@@ -16,7 +16,7 @@ from pflego import models
 from pflego.algorithms.base import Algorithm
 from pflego.checkpoint import Settings
 from pflego.data.schema import Schema
-from pflego.engines.flower.messages import check_id
+from pflego.engines.flower.facts import check_id
 from pflego.errors import UserError, check_positive, unknown
 from pflego.experiment import DEFAULTS, check
 from pflego.federation import Client, ClientId
@@ -168,12 +168,11 @@ class Site:
             options={name: value for name, value in given.items() if name in _OF_DATA},
         )
 
-    def client(self) -> Client:
-        """Read this site's data: files of its own, or its part of a data set that is divided for a trial."""
-        return self.data_and_schema()[0]
-
     def data_and_schema(self) -> tuple[Client, Schema | None]:
-        """Read this site's data, and how its values became tensors, where they had to."""
+        """Read this site's data, and how its values became tensors, where they had to.
+
+        They are files of its own, or its part of a data set that is divided for a trial.
+        """
         from pflego.data import load
         from pflego.data.own import is_own
         from pflego.data.sets import data_set
@@ -193,7 +192,8 @@ class Site:
         if path.suffix == ".npz" and not options:
             whole = data_set(str(path))
             return Client(self.id, whole.x_train, whole.y_train, whole.x_test, whole.y_test), None
-        return load(self.data, seed=seed, **options).client(self.id), None  # type: ignore[arg-type]
+        federation = load(self.data, seed=seed, **options)  # type: ignore[arg-type]
+        return federation.client(self.id), federation.schema
 
 
 def _plain(config: Mapping[str, object]) -> dict[str, object]:
