@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 from statistics import fmean
 
@@ -42,8 +43,16 @@ def read(folder: Path) -> list[Record]:
     found = [Record.read(path) for name in PRESETS for path in folder.glob(f"{name}/*.json")]
     names = [*dict.fromkeys(m for name in PRESETS for m in methods(name)), *VARIANTS]
     return sorted(
-        found, key=lambda r: (PRESETS.index(r.preset), names.index(r.method), str(r.changes), r.seed)
+        found, key=lambda r: (PRESETS.index(r.preset), names.index(r.method), _by_size(r.changes), r.seed)
     )
+
+
+def _by_size(changes: Mapping[str, object]) -> list[tuple[str, float, str]]:
+    """An order of settings in which 20 comes before 100, and words after numbers."""
+    return [
+        (name, value if isinstance(value, int | float) else inf, str(value))
+        for name, value in sorted(changes.items())
+    ]
 
 
 def page(records: Sequence[Record], out: Path) -> str:
