@@ -1,5 +1,5 @@
 """Client work on other machines, by Flower: a ServerApp and a ClientApp around the same two functions of a method.
 
 server.py is the ServerApp's side and client.py the ClientApp's; a Flower app needs one line for each. Only what
-messages.py packs travels.
+facts.py and messages.py pack travels.
 """

@@ -1,6 +1,6 @@
-"""The ClientApp: a client's work at its own site. All that leaves is what messages.py packs.
+"""The ClientApp: a client's work at its own site. All that leaves is what facts.py and messages.py pack.
 
-query      who are you?             client, samples, classes, outputs, shape, type
+query      who are you?             client, samples, classes, outputs, shape, type, schema
 train      the shared weights       the method's message, and figures
 evaluate   the shared weights       figures
 """
