@@ -53,6 +53,7 @@ Settings: TypeAlias = dict[str, object]
 
 RECORD = "record"  # the table of settings.toml that nobody sets: versions and fingerprints
 _READINGS = 10  # attempts to read a checkpoint that is replaced meanwhile
+_ENDING = 2.0  # seconds that a process before this one may take to end
 _MAY_DIFFER = {"rounds", "device", "engine", "out"}  # a run may go on for longer, or elsewhere
 
 
@@ -91,7 +92,7 @@ class RunFolder:
             raise FolderError(f"{self.path} cannot be a folder: {error.strerror or error}") from error
 
     @contextmanager
-    def held(self, *, wait: float = 0.0) -> Iterator[None]:
+    def held(self, *, wait: float = _ENDING) -> Iterator[None]:
         """Keep others from writing here, after so many seconds of waiting for them. A dead process holds nothing."""
         if not self._peers.first:
             yield
