@@ -174,27 +174,26 @@ def _largest_group(here: Sequence[Present]) -> list[Present]:
     """Those who agree on what a sample is: the most of them, so that nobody alone can shut out the others."""
     groups: dict[object, list[Present]] = {}
     for one in here:
-        groups.setdefault(_kind(one.facts), []).append(one)
+        groups.setdefault(tuple(_kind(one.facts).values()), []).append(one)
     return max(groups.values(), key=len, default=[])
 
 
-def _kind(facts: Facts) -> tuple[object, ...]:
-    outputs = facts.outputs if facts.task == "regression" else 0
-    return facts.task, facts.shape, facts.dtype, outputs, facts.schema, facts.unit
+def _kind(facts: Facts) -> dict[str, object]:
+    """All that members must agree on, by what it is called."""
+    return {
+        "task": facts.task,
+        "shape of a sample": facts.shape,
+        "type of inputs": facts.dtype,
+        "number of targets": facts.outputs if facts.task == "regression" else 0,
+        "schema": facts.schema or "none",
+        "unit of targets": facts.unit,
+    }
 
 
 def _difference(one: Present, other: Present) -> str:
-    mine, theirs = one.facts, other.facts
-    what, own, usual = next(
-        (what, own, usual)
-        for what, own, usual in [
-            ("task", mine.task, theirs.task),
-            ("shape of a sample", mine.shape, theirs.shape),
-            ("type of inputs", mine.dtype, theirs.dtype),
-            ("number of targets", mine.outputs, theirs.outputs),
-            ("schema", mine.schema or "none", theirs.schema or "none"),
-            ("unit of targets", mine.unit, theirs.unit),
-        ]
-        if own != usual
+    mine, theirs = _kind(one.facts), _kind(other.facts)
+    what = next(what for what in mine if mine[what] != theirs[what])
+    return (
+        f"clients {one.facts.client!r} and {other.facts.client!r} differ in the {what}: "
+        f"{mine[what]} and {theirs[what]}"
     )
-    return f"clients {mine.client!r} and {theirs.client!r} differ in the {what}: {own} and {usual}"
