@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import pflego
-from pflego.checkpoint import HistoryRow
+from pflego.history import HistoryRow
 from pflego.run import Run
 from pflego.weights import Weights
 

@@ -16,7 +16,8 @@ import torch
 
 import pflego
 from pflego import checkpoint, files
-from pflego.checkpoint import HistoryRow, RunFolder
+from pflego.checkpoint import RunFolder
+from pflego.history import HistoryRow
 from pflego.run import Run
 from pflego.weights import Weights
 from tests.reference import World, assert_identical, timeless, world

@@ -11,7 +11,7 @@ import torch
 
 import pflego
 from pflego.algorithms import ALGORITHMS
-from pflego.checkpoint import HistoryRow
+from pflego.history import HistoryRow
 from pflego.joining import enlarged
 from pflego.participation import cohort, parse
 from pflego.run import Run

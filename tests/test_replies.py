@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import pflego
 from pflego.algorithms.base import Reply, Round
-from pflego.checkpoint import HistoryRow
 from pflego.federation import ClientId
+from pflego.history import HistoryRow
 from pflego.participation import Participation, cohort
 from pflego.problem import Problems
 from pflego.replies import Network, Speed

@@ -8,9 +8,9 @@ import torch
 
 import pflego
 from pflego.algorithms.base import Round
-from pflego.checkpoint import HistoryRow
 from pflego.engines.base import Outcome
 from pflego.evaluation import Score
+from pflego.history import HistoryRow
 from pflego.summary import Evaluation, Summary
 from pflego.weights import Weights
 from tests.reference import world

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import pflego
-from pflego.checkpoint import HistoryRow
+from pflego.history import HistoryRow
 from pflego.participation import cohort
 from pflego.progress import Progress
 from pflego.run import Run

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pflego.checkpoint import HistoryRow
+    from pflego.history import HistoryRow
     from pflego.run import Run
 
 

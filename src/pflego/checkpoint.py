@@ -21,37 +21,24 @@ processes. Whoever writes here holds checkpoint/.lock, so that nobody else does.
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import tomllib
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
-from importlib.metadata import version
-from itertools import takewhile
-from math import inf
 from pathlib import Path
-from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
-import numpy as np
-import tomli_w
 from filelock import FileLock, Timeout
 
 from pflego.errors import FolderError, UserError
 from pflego.federation import ClientId
 from pflego.files import make_folder, read_some, read_tensors, write_atomically, write_tensors
+from pflego.history import Evaluations, HistoryFile, HistoryRow
 from pflego.peers import Peers
+from pflego.settings import Settings, as_toml, differences
 from pflego.weights import Weights
 
-HistoryRow: TypeAlias = dict[str, float | int | None]
-Evaluations: TypeAlias = dict[int, list[float | None]]  # by round: the metric of every client
-Settings: TypeAlias = dict[str, object]
-
-RECORD = "record"  # the table of settings.toml that nobody sets: versions and fingerprints
 _READINGS = 10  # attempts to read a checkpoint that is replaced meanwhile
 _ENDING = 2.0  # seconds that a process before this one may take to end
 _MAY_DIFFER = {"rounds", "device", "engine", "out"}  # a run may go on for longer, or elsewhere
@@ -78,8 +65,8 @@ class RunFolder:
         self._server = path / "checkpoint" / "server.safetensors"
         self._states = path / "checkpoint" / "states"
         self.schema = path / "checkpoint" / "schema.json"
-        self._metrics = _Lines(path / "metrics.jsonl")
-        self._clients = _Lines(path / "checkpoint" / "clients.jsonl")
+        self._metrics = HistoryFile(path / "metrics.jsonl")
+        self._clients = HistoryFile(path / "checkpoint" / "clients.jsonl")
         self._newest: dict[str, Path] = {}  # the file with a client's newest state
         self._needed: Counter[Path] = Counter()  # how many clients need a file
 
@@ -296,114 +283,12 @@ class RunFolder:
         self._clients.cut(round)
 
     def _write_settings(self, settings: Settings) -> None:
-        write_atomically(self.path / "settings.toml", tomli_w.dumps(_plain(settings)).encode())
-
-
-class _Lines:
-    """A file of JSON, a line a round or fewer, in the order of rounds; what is added is on disk at once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._written = blake2b(digest_size=16)
-
-    @property
-    def digest(self) -> str:
-        """Of all lines so far."""
-        return self._written.hexdigest()
-
-    def append(self, row: Mapping[str, object]) -> None:
-        """Add a line."""
-        line = json.dumps(row).encode() + b"\n"
-        self._written.update(line)
-        with self._path.open("ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def read(self, rounds: int, digest: str) -> list[dict[str, Any]]:
-        """The lines of the rounds up to one, which must be those of the digest. Nothing is changed."""
-        lines = self._upto(rounds)
-        self._written = blake2b(b"".join(lines), digest_size=16)
-        if self.digest != digest:
-            raise FolderError(
-                f"{self._path} is damaged and was left as it is: "
-                f"its lines up to round {rounds} are not those of the checkpoint"
-            )
-        return [json.loads(line) for line in lines]
-
-    def cut(self, rounds: int) -> None:
-        """Drop the lines of later rounds."""
-        lines = self._upto(rounds)
-        self._written = blake2b(b"".join(lines), digest_size=16)
-        write_atomically(self._path, b"".join(lines))
-
-    def _upto(self, rounds: int) -> list[bytes]:
-        """The first lines that are whole and of a round not above this one."""
-        lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
-        return list(takewhile(lambda line: _round_of(line) <= rounds, lines))
-
-
-def _round_of(line: bytes) -> float:
-    try:
-        return float(json.loads(line)["round"])
-    except (ValueError, TypeError, KeyError):
-        return inf  # half a line, or none of ours
+        write_atomically(self.path / "settings.toml", as_toml(settings).encode())
 
 
 def _written_in(file: Path) -> int:
     """The round of a file of states."""
     return int(file.stem.partition("-")[0])
-
-
-def record(federation: str, model: str) -> dict[str, str]:
-    """Note what a run was made with: fingerprints and versions."""
-    return {"federation": federation, "model": model, **versions()}
-
-
-def versions() -> dict[str, str]:
-    """What the numbers were computed with."""
-    return {
-        "pflego": version("pflego"),
-        "torch": version("torch"),
-        "python": platform.python_version(),
-    }
-
-
-def joined_after(settings: Settings) -> list[int]:
-    """The rounds after which clients joined a run that had begun without them, one a client."""
-    made_with = settings.get(RECORD)
-    return list(made_with.get("joined_after", [])) if isinstance(made_with, dict) else []
-
-
-def everybodys(evaluations: Evaluations, clients: int) -> Evaluations:
-    """The same figures for so many clients: those who joined later had none before."""
-    return {round: [*own, *[None] * (clients - len(own))] for round, own in evaluations.items()}
-
-
-def _plain(settings: Settings) -> Settings:
-    """Leave out what is not set, and make Python's numbers of NumPy's: TOML knows neither."""
-    plain: Settings = {}
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            plain[key] = _plain(value)
-        elif value is not None:
-            plain[key] = value.item() if isinstance(value, np.generic) else value
-    return plain
-
-
-def differences(old: Settings, new: Settings, *, but: Container[str] = ()) -> list[str]:
-    """Say which settings differ, in words, but for some that may."""
-    before, after = tomllib.loads(tomli_w.dumps(_plain(old))), tomllib.loads(tomli_w.dumps(_plain(new)))
-    was, now = before.pop(RECORD, {}), after.pop(RECORD, {})
-    words = [
-        f"{key} was {before.get(key, 'not set')!r}, is now {after.get(key, 'not set')!r}"
-        for key in sorted(before.keys() | after.keys())
-        if key not in but and before.get(key) != after.get(key)
-    ]
-    for key, what in [("federation", "the clients or their data"), ("model", "the model's starting weights")]:
-        if was.get(key) != now.get(key):
-            words.append(f"{what} are not the same")
-    return words
 
 
 def _quoted(name: str) -> str:

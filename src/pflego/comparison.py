@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from pflego.algorithms import ALGORITHMS
-from pflego.checkpoint import Settings
 from pflego.cost import Cost
 from pflego.errors import UserError, unknown
 from pflego.experiment import Experiment, check
 from pflego.files import write_atomically
 from pflego.plots import Curve, Panel, draw
 from pflego.run import Run
+from pflego.settings import Settings
 from pflego.summary import Curves, Summary, curves_of
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from pflego.algorithms.pflego import PFLEGO
 from pflego.callbacks import Callback
-from pflego.checkpoint import HistoryRow
 from pflego.federation import Federation
+from pflego.history import HistoryRow
 from pflego.model import Model
 from pflego.participation import Participation
 from pflego.problem import Problems

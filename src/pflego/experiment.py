@@ -13,18 +13,20 @@ from pflego import device as devices
 from pflego import models, trackers
 from pflego.algorithms import ALGORITHMS, Algorithm
 from pflego.callbacks import Callback
-from pflego.checkpoint import RECORD, RunFolder, Settings, everybodys
+from pflego.checkpoint import RunFolder
 from pflego.data import load
 from pflego.engines.base import EngineMaker
 from pflego.engines.local import LocalEngine
 from pflego.errors import FolderError, UserError, unknown
 from pflego.federation import Federation
+from pflego.history import everybodys
 from pflego.joining import JOINED, with_joined
 from pflego.model import Model
 from pflego.participation import parse
 from pflego.problem import Problems, Streaming
 from pflego.replies import Speed
 from pflego.run import Run
+from pflego.settings import RECORD, Settings
 from pflego.training import kept_states, train
 from pflego.weights import to
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from pflego import models
-from pflego.checkpoint import RunFolder, versions
+from pflego.checkpoint import RunFolder
 from pflego.data.schema import Schema, schema_of
 from pflego.errors import FolderError, UserError, check_choice
 from pflego.federation import ClientId
@@ -34,6 +34,7 @@ from pflego.files import make_folder, read_tensors, write_atomically, write_tens
 from pflego.heads import LinearHead
 from pflego.model import Model, PersonalModel
 from pflego.run import Run
+from pflego.settings import versions
 
 Format: TypeAlias = Literal["safetensors", "torch", "onnx"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from pflego.algorithms.local import Local
-from pflego.checkpoint import RECORD, RunFolder, Settings, joined_after
+from pflego.checkpoint import RunFolder
 from pflego.data.newcomer import read_client
 from pflego.data.schema import Schema, schema_of
 from pflego.engines.local import LocalEngine
@@ -35,6 +35,7 @@ from pflego.participation import parse
 from pflego.problem import Problems
 from pflego.rounds import RateWarning
 from pflego.run import Run
+from pflego.settings import RECORD, Settings, joined_after
 from pflego.states import States
 from pflego.training import train
 from pflego.weights import Weights, is_finite, to

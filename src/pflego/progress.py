@@ -12,7 +12,7 @@ from rich.progress import Progress as Bar
 from pflego.callbacks import Callback
 
 if TYPE_CHECKING:
-    from pflego.checkpoint import HistoryRow
+    from pflego.history import HistoryRow
     from pflego.run import Run
 
 _SECONDS_BETWEEN_LINES = 5.0

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pflego.algorithms.base import Missing, Round
-from pflego.checkpoint import HistoryRow
 from pflego.engines.base import Engine, Outcome, Spread, Tally, replies_of
 from pflego.evaluation import Score, pooled
 from pflego.federation import ClientId
+from pflego.history import HistoryRow
 from pflego.participation import Participation, cohort
 from pflego.replies import Network
 from pflego.run import Run

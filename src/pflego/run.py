@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pflego.algorithms.base import Algorithm
-from pflego.checkpoint import Evaluations, HistoryRow, Settings, joined_after
 from pflego.engines.base import Engine
 from pflego.engines.local import LocalEngine
 from pflego.evaluation import Row, Score, table
 from pflego.federation import Client, ClientId, Federation
+from pflego.history import Evaluations, HistoryRow
 from pflego.model import Model, PersonalModel
 from pflego.participation import cohort, parse
 from pflego.problem import Problems
+from pflego.settings import Settings, joined_after
 from pflego.weights import Weights, to
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean, pstdev
 
-from pflego.checkpoint import HistoryRow, joined_after
 from pflego.evaluation import pooled, worst_tenth
+from pflego.history import HistoryRow
 from pflego.run import Run
+from pflego.settings import joined_after
 
 LAST = 10  # the participants' figure is a mean over the last ten rounds, as in the paper's tables
 

@@ -14,21 +14,14 @@ import torch
 from pflego import device as devices
 from pflego.algorithms.base import Algorithm, Missing
 from pflego.callbacks import Callback, watching
-from pflego.checkpoint import (
-    RECORD,
-    Checkpoint,
-    RunFolder,
-    Settings,
-    differences,
-    everybodys,
-    record,
-)
+from pflego.checkpoint import Checkpoint, RunFolder
 from pflego.engines.base import Engine, EngineMaker
 from pflego.engines.distributed import DistributedEngine, dealt
 from pflego.engines.local import LocalEngine
 from pflego.errors import UserError, check_choice, check_positive
 from pflego.federation import ClientId, Federation
 from pflego.files import write_atomically
+from pflego.history import everybodys
 from pflego.model import Model
 from pflego.participation import Everyone, Fixed, Participation
 from pflego.peers import Peers, joined
@@ -37,6 +30,7 @@ from pflego.progress import Progress
 from pflego.replies import Network, Speed
 from pflego.rounds import Rounds
 from pflego.run import Run
+from pflego.settings import RECORD, Settings, differences, record
 from pflego.states import States
 from pflego.weights import Weights, to
 

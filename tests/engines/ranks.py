@@ -23,10 +23,10 @@ from torch import nn
 
 import pflego
 from pflego import checkpoint, files
-from pflego.checkpoint import Evaluations, HistoryRow
 from pflego.cli import app
 from pflego.evaluation import Row
 from pflego.federation import ClientId
+from pflego.history import Evaluations, HistoryRow
 from pflego.run import Run
 from pflego.states import States
 from pflego.weights import Weights

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pflego
-from pflego.checkpoint import HistoryRow
+from pflego.history import HistoryRow
 from pflego.trackers import Tracker
 from tests.reference import world
 

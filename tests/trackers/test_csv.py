@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pflego.checkpoint import HistoryRow
+from pflego.history import HistoryRow
 from pflego.trackers import CSV
 from tests.trackers.runs import EVALUATED, interrupted, train
 

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 import pflego
-from pflego.checkpoint import HistoryRow
 from pflego.cli import app, main
 from pflego.experiment import Experiment, read_settings
+from pflego.history import HistoryRow
 from pflego.trackers import CSV, TrackerWarning, WandB, begun, choose
 from tests.trackers.runs import ROUNDS, Stop, train
 

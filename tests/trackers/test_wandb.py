@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pflego
-from pflego.checkpoint import HistoryRow
+from pflego.history import HistoryRow
 from pflego.trackers import WandB
 from tests.trackers.runs import EVALUATED, ROUNDS, interrupted, train
 

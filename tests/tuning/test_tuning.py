@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import pflego
-from pflego.checkpoint import HistoryRow
 from pflego.experiment import Experiment
+from pflego.history import HistoryRow
 from pflego.report.words import Metric
 from pflego.tuning import Attempt, Range, Space, Tuning, tune
 from pflego.tuning.picture import draw

@@ -20,11 +20,11 @@ from pflego.advice.plan import RATES_CLIENTS, rates_rounds
 from pflego.advice.statistics import Floats, Integers
 from pflego.algorithms import Algorithm
 from pflego.callbacks import Callback
-from pflego.checkpoint import HistoryRow
 from pflego.data.validation import hold_out
 from pflego.engines.local import LocalEngine
 from pflego.errors import UserError
 from pflego.federation import Client, Federation
+from pflego.history import HistoryRow
 from pflego.model import Model
 from pflego.randomness import entropy
 from pflego.run import Run

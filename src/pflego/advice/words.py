@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import tomli_w
-
 from pflego.advice.contenders import ONE_MODEL, OWN_HEADS, PERSONAL
 from pflego.advice.heterogeneity import Agreement, Differences
 from pflego.advice.start import Start
@@ -17,6 +15,7 @@ from pflego.advice.verdict import CERTAINTY, Answer, difference, number
 from pflego.cost import Cost, Energy
 from pflego.files import make_folder, write_atomically
 from pflego.report.words import Metric, amount, count, duration
+from pflego.settings import as_toml
 
 _SLIGHTLY, _DIFFERENT, _VERY = 0.05, 0.25, 0.6  # of the way from chance to 1: from there on labels are so
 _AGREE, _HARDLY = 0.7, 0.3  # of what noise leaves: from here on gradients agree, below this hardly
@@ -102,7 +101,7 @@ class Advice:
         make_folder(folder)
         write_atomically(folder / "advice.json", (json.dumps(self.figures(), indent=1) + "\n").encode())
         if self.start.settings is not None:
-            write_atomically(folder / "start.toml", tomli_w.dumps(self.start.settings).encode())
+            write_atomically(folder / "start.toml", as_toml(self.start.settings).encode())
         draw(self, folder / "advice.png")
         return folder
 

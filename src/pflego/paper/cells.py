@@ -12,12 +12,12 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from pflego.checkpoint import HistoryRow
 from pflego.cost import Cost, measure
 from pflego.errors import UserError, unknown
 from pflego.experiment import Experiment, load_data
 from pflego.federation import Federation
 from pflego.files import make_folder, write_atomically
+from pflego.history import HistoryRow
 from pflego.paper import PRESETS, methods, preset, published
 from pflego.summary import LAST, curves_of
 

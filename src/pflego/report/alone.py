@@ -17,13 +17,13 @@ from statistics import median
 
 from pflego.algorithms import Local
 from pflego.algorithms.base import Reply, Round
-from pflego.checkpoint import RECORD
 from pflego.federation import Federation
 from pflego.files import write_atomically
 from pflego.parallel import map_in_threads
 from pflego.problem import Problems
 from pflego.report.words import duration
 from pflego.run import Run
+from pflego.settings import RECORD
 from pflego.weights import Weights, is_finite, to
 
 BASELINE = (

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pflego.checkpoint import RECORD
 from pflego.errors import UserError
 from pflego.participation import Between, Binomial, Everyone, Fixed, parse
 from pflego.report import measures
@@ -25,6 +24,7 @@ from pflego.report.words import (
     significant,
 )
 from pflego.run import Run
+from pflego.settings import RECORD
 from pflego.summary import Curves, Evaluation, Summary, curves_of
 
 _POINTS = 1500  # of a curve

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from pflego.callbacks import Callback
-from pflego.checkpoint import RECORD, HistoryRow
 from pflego.errors import UserError
 from pflego.files import make_folder, write_atomically
+from pflego.history import HistoryRow
+from pflego.settings import RECORD
 from pflego.summary import Summary
 
 if TYPE_CHECKING:

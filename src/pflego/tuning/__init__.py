@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pflego.callbacks import Callback
-from pflego.checkpoint import HistoryRow, Settings
 from pflego.data.validation import hold_out as set_aside
 from pflego.errors import UserError, check_positive
 from pflego.experiment import DEFAULTS, Experiment, check, load_data
 from pflego.federation import Federation
+from pflego.history import HistoryRow
 from pflego.model import Model
 from pflego.report.words import Metric
 from pflego.rounds import RateWarning
 from pflego.run import Run
+from pflego.settings import Settings
 from pflego.tuning.result import Tuning
 from pflego.tuning.space import Range, Space, Value, holds, read, resolve, usual, words
 from pflego.tuning.study import Attempt, GivenUp, importances, search

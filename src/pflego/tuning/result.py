@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
 
-import tomli_w
-
-from pflego.checkpoint import Settings
 from pflego.files import write_atomically
 from pflego.report.words import Metric
+from pflego.settings import Settings, as_toml
 from pflego.tuning.space import Spaces
 from pflego.tuning.study import Attempt
 
@@ -62,7 +60,7 @@ class Tuning:
 
     def write(self, folder: Path) -> None:
         """Leave the best as a settings file and the trials as a table."""
-        write_atomically(folder / "best.toml", tomli_w.dumps(self.settings).encode())
+        write_atomically(folder / "best.toml", as_toml(self.settings).encode())
         table = StringIO(newline="")
         columns = ["number", *self.spaces, "ended", "figure", "seconds", "reason"]
         writer = csv.DictWriter(table, columns, extrasaction="ignore", lineterminator="\n")

@@ -8,13 +8,14 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from pflego.callbacks import Callback
-from pflego.checkpoint import HistoryRow, RunFolder
+from pflego.checkpoint import RunFolder
 from pflego.engines.flower.engine import FlowerEngine
 from pflego.engines.flower.members import Members, gather
 from pflego.engines.flower.roll import Roll
 from pflego.engines.flower.settings import Plan
 from pflego.errors import UserError
 from pflego.experiment import Experiment
+from pflego.history import HistoryRow
 from pflego.run import Run
 
 _POLL = 1.0  # seconds between two looks at what has arrived

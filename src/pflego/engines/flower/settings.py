@@ -14,7 +14,6 @@ from flwr.app import UserConfig
 
 from pflego import models
 from pflego.algorithms.base import Algorithm
-from pflego.checkpoint import Settings
 from pflego.data.schema import Schema
 from pflego.engines.flower.facts import check_id
 from pflego.errors import UserError, check_positive, unknown
@@ -22,6 +21,7 @@ from pflego.experiment import DEFAULTS, check
 from pflego.federation import Client, ClientId
 from pflego.model import Model
 from pflego.problem import Streaming
+from pflego.settings import Settings
 
 _TRAINING = {
     "algorithm", "rounds", "participation", "missing", "seed", "evaluate_every", "batch_size", "memory",
