@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pflego.advice.statistics import Interval
 
 
-@options.with_data
+@options.spelled_out
 def advise(
     data: DataArgument,
-    of_data: options.OfData = None,
+    of_data: options.Bundle = None,
     data_seed: options.DataSeed = None,
     model: options.ModelName = None,
     model_seed: options.ModelSeed = None,

@@ -24,10 +24,10 @@ DataArgument = Annotated[
 _SHOWN = 30  # columns or classes in a table
 
 
-@options.with_data
+@options.spelled_out
 def check(
     data: DataArgument,
-    of_data: options.OfData = None,
+    of_data: options.Bundle = None,
     data_seed: options.DataSeed = None,
     seed: options.Seed = None,
 ) -> None:

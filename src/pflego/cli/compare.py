@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pflego.comparison import Entry
 
 
-@options.with_data
+@options.spelled_out
 def compare(
     settings: options.SettingsFile = None,
     algorithms: Annotated[
@@ -25,7 +25,7 @@ def compare(
     ] = "all",
     seeds: Annotated[int, typer.Option(help="How many seeds, from --seed on, for mean and spread.")] = 1,
     data: options.Data = None,
-    of_data: options.OfData = None,
+    of_data: options.Bundle = None,
     model: options.ModelName = None,
     steps: options.Steps = None,
     client_lr: options.ClientLr = None,

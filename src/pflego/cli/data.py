@@ -66,10 +66,10 @@ def get(
 
 
 @app.command()
-@options.with_data
+@options.spelled_out
 def show(
     data: DataArgument,
-    of_data: options.OfData = None,
+    of_data: options.Bundle = None,
     data_seed: options.DataSeed = None,
     seed: options.Seed = None,
     out: Annotated[
@@ -108,10 +108,10 @@ def show(
 
 
 @app.command()
-@options.with_data
+@options.spelled_out
 def schema(
     data: DataArgument,
-    of_data: options.OfData = None,
+    of_data: options.Bundle = None,
     data_seed: options.DataSeed = None,
     seed: options.Seed = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("schema.json"),

@@ -49,25 +49,35 @@ def given(options: dict[str, object]) -> dict[str, object]:
     }
 
 
-def with_data(command: Callable[P, None]) -> Callable[P, None]:
-    """Give a command the options that say how data are read and divided, in the place of its argument `of_data`."""
+def spelled_out(command: Callable[P, None]) -> Callable[P, None]:
+    """Give a command all options about its data, or its method, in the place of one argument: of_data, of_method."""
     signature = inspect.signature(command, eval_str=True)
+    bundles = {name: kinds for name, kinds in _BUNDLES.items() if name in signature.parameters}
     parameters = []
     for parameter in signature.parameters.values():
-        if parameter.name == "of_data":
-            parameters += [
-                parameter.replace(name=name, annotation=kind, default=None) for name, kind in _OF_DATA.items()
-            ]
-        else:
-            parameters.append(parameter)
+        kinds = bundles.get(parameter.name, {parameter.name: parameter.annotation})
+        parameters += [parameter.replace(name=name, annotation=kind) for name, kind in kinds.items()]
 
     @wraps(command)
-    def spelled_out(*args: P.args, **options: P.kwargs) -> None:
-        bundle = {name: options.pop(name) for name in _OF_DATA if name in options}
-        command(*args, **options | {"of_data": bundle})  # type: ignore[arg-type]
+    def bundled(*args: P.args, **options: P.kwargs) -> None:
+        for name, kinds in bundles.items():
+            options[name] = {option: options.pop(option) for option in kinds if option in options}
+        command(*args, **options)
 
-    spelled_out.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return spelled_out
+    bundled.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return bundled
+
+
+def beneath(file: Path | None, preset: str | None, given: dict[str, object]) -> dict[str, object]:
+    """What options are laid over: the settings of a file, over those of one of the paper's experiments."""
+    from pflego import paper
+    from pflego.experiment import read_settings
+
+    base = {} if file is None else read_settings(file)
+    if preset is None:
+        return base
+    algorithm = str(given.get("algorithm", base.get("algorithm", "pflego")))
+    return {**paper.preset(preset, algorithm), **base}
 
 
 def folder_of(settings: dict[str, object]) -> Path:
@@ -199,7 +209,6 @@ DataSeed = Annotated[
     typer.Option(help="Seed of the partition and of what is for testing. \\[--seed]", rich_help_panel=_DATA),
 ]
 
-OfData = dict[str, object] | None  # in a command that is `with_data`: all of these
 _OF_DATA = {
     "clients": Clients,
     "classes_per_client": ClassesPerClient,
@@ -272,6 +281,18 @@ HeadOptimizer = Annotated[
     typer.Option(help="The head's local steps: gd, momentum or adam. \\[gd]", rich_help_panel=_METHOD),
 ]
 Momentum = Annotated[float | None, typer.Option(help="Momentum of the local steps.", rich_help_panel=_METHOD)]
+CommonHead = Annotated[
+    bool | None,
+    typer.Option(
+        "--common-head/--no-common-head",
+        help="Share a part of every head, trained at the server. \\[no]",
+        rich_help_panel=_METHOD,
+    ),
+]
+HeadDecay = Annotated[
+    float | None,
+    typer.Option(help="Decay of the personal heads. \\[0; common head: 0.1]", rich_help_panel=_METHOD),
+]
 Labels = Annotated[
     str | None,
     typer.Option(
@@ -297,18 +318,30 @@ Reset = Annotated[
         "--reset/--no-reset", help="fedrecon builds heads anew every round. \\[no]", rich_help_panel=_METHOD
     ),
 ]
-CommonHead = Annotated[
-    bool | None,
-    typer.Option(
-        "--common-head/--no-common-head",
-        help="Share a part of every head, trained at the server. \\[no]",
-        rich_help_panel=_METHOD,
-    ),
-]
-HeadDecay = Annotated[
-    float | None,
-    typer.Option(help="Decay of the personal heads. \\[0; common head: 0.1]", rich_help_panel=_METHOD),
-]
+_OF_METHOD = {
+    "algorithm": AlgorithmName,
+    "model": ModelName,
+    "model_seed": ModelSeed,
+    "steps": Steps,
+    "client_lr": ClientLr,
+    "server_lr": ServerLr,
+    "server_optimizer": ServerOptimizer,
+    "head_step": HeadStep,
+    "head_init": HeadInit,
+    "head_optimizer": HeadOptimizer,
+    "momentum": Momentum,
+    "common_head": CommonHead,
+    "head_decay": HeadDecay,
+    "labels": Labels,
+    "mu": Mu,
+    "body_steps": BodySteps,
+    "fine_tune": FineTune,
+    "global_lr": GlobalLr,
+    "reset": Reset,
+}
+
+Bundle = dict[str, object] | None  # in a command that is `spelled_out`
+_BUNDLES = {"of_data": _OF_DATA, "of_method": _OF_METHOD}
 
 Participation = Annotated[
     str | None,

@@ -15,32 +15,14 @@ if TYPE_CHECKING:
     from pflego.run import Run
 
 
-@options.with_data
+@options.spelled_out
 def run(
     settings: options.SettingsFile = None,
     preset: options.Preset = None,
     data: options.Data = None,
-    of_data: options.OfData = None,
+    of_data: options.Bundle = None,
     data_seed: options.DataSeed = None,
-    algorithm: options.AlgorithmName = None,
-    model: options.ModelName = None,
-    model_seed: options.ModelSeed = None,
-    steps: options.Steps = None,
-    client_lr: options.ClientLr = None,
-    server_lr: options.ServerLr = None,
-    server_optimizer: options.ServerOptimizer = None,
-    head_step: options.HeadStep = None,
-    head_init: options.HeadInit = None,
-    head_optimizer: options.HeadOptimizer = None,
-    momentum: options.Momentum = None,
-    common_head: options.CommonHead = None,
-    head_decay: options.HeadDecay = None,
-    labels: options.Labels = None,
-    mu: options.Mu = None,
-    body_steps: options.BodySteps = None,
-    fine_tune: options.FineTune = None,
-    global_lr: options.GlobalLr = None,
-    reset: options.Reset = None,
+    of_method: options.Bundle = None,
     participation: options.Participation = None,
     rounds: options.Rounds = None,
     dropout: options.Dropout = None,
@@ -75,13 +57,10 @@ def run(
     from rich.console import Console
     from rich.markup import escape
 
-    from pflego import paper
     from pflego.experiment import Experiment, read_settings
     from pflego.peers import check_alone, joined
 
-    base = {} if settings is None else read_settings(settings)
-    if preset is not None:
-        base = {**paper.preset(preset, str(given.get("algorithm", base.get("algorithm", "pflego")))), **base}
+    base = options.beneath(settings, preset, given)
     if resume and (record := options.folder_of({**base, **given}) / "settings.toml").exists():
         base = {**read_settings(record), **base}
     named = {**base, **given}

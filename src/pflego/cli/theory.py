@@ -20,11 +20,11 @@ def _theory() -> None:
 
 
 @app.command()
-@options.with_data
+@options.spelled_out
 def rate(
     horizons: Annotated[str, typer.Option(help="The numbers of rounds T to train for.")] = "10,20,40,80,160",
     data: options.Data = None,
-    of_data: options.OfData = None,
+    of_data: options.Bundle = None,
     model: options.ModelName = None,
     steps: options.Steps = None,
     head_step: options.HeadStep = None,

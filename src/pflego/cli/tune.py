@@ -20,7 +20,7 @@ _SEARCH = "Search"
 _SHOWN = 10  # trials in the table
 
 
-@options.with_data
+@options.spelled_out
 def tune(
     settings: options.SettingsFile = None,
     over: Annotated[
@@ -42,27 +42,9 @@ def tune(
     ] = Path("runs/tuning"),
     preset: options.Preset = None,
     data: options.Data = None,
-    of_data: options.OfData = None,
+    of_data: options.Bundle = None,
     data_seed: options.DataSeed = None,
-    algorithm: options.AlgorithmName = None,
-    model: options.ModelName = None,
-    model_seed: options.ModelSeed = None,
-    steps: options.Steps = None,
-    client_lr: options.ClientLr = None,
-    server_lr: options.ServerLr = None,
-    server_optimizer: options.ServerOptimizer = None,
-    head_step: options.HeadStep = None,
-    head_init: options.HeadInit = None,
-    head_optimizer: options.HeadOptimizer = None,
-    momentum: options.Momentum = None,
-    common_head: options.CommonHead = None,
-    head_decay: options.HeadDecay = None,
-    labels: options.Labels = None,
-    mu: options.Mu = None,
-    body_steps: options.BodySteps = None,
-    fine_tune: options.FineTune = None,
-    global_lr: options.GlobalLr = None,
-    reset: options.Reset = None,
+    of_method: options.Bundle = None,
     participation: options.Participation = None,
     rounds: options.Rounds = None,
     dropout: options.Dropout = None,
@@ -94,14 +76,10 @@ def tune(
 
     from rich.console import Console
 
-    from pflego import paper
-    from pflego.experiment import read_settings
     from pflego.tuning import read
     from pflego.tuning import tune as search
 
-    base = {} if settings is None else read_settings(settings)
-    if preset is not None:
-        base = {**paper.preset(preset, str(given.get("algorithm", base.get("algorithm", "pflego")))), **base}
+    base = options.beneath(settings, preset, given)
     spaces = None if over is None else dict(read(text) for text in over)
 
     def told(attempt: Attempt, metric: Metric) -> None:
