@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import pflego
 from pflego.heads import Descent, LinearHead
@@ -89,6 +89,16 @@ def test_a_single_class_leaves_nothing_to_learn() -> None:
     for rule in RULES:
         found = head.descend(start, features, targets, Classification(), 5, Descent(1.0, rule))
         assert torch.equal(found["head"], start["head"])
+
+
+def test_a_head_may_start_as_torchs_layer_does() -> None:
+    head = LinearHead(400, 25).init("layer", torch.Generator().manual_seed(7), torch.float32)["head"]
+    torch.manual_seed(7)
+    layer = nn.Linear(400, 25)
+    for ours, theirs in [(head[:, :-1], layer.weight), (head[:, -1], layer.bias)]:
+        assert ours.abs().max() <= 1 / 20
+        assert ours.std().item() == pytest.approx(theirs.std().item(), rel=0.3)
+        assert abs(ours.mean().item()) < 0.02
 
 
 def test_a_function_starts_the_head_and_is_told_its_shape() -> None:

@@ -78,7 +78,8 @@ class PFLEGO(Algorithm):
     head_step
         "paper": the head's last step is rho I/r; "exact": rho I/r alpha_i, one SGD step on the whole loss.
     head_init
-        "zeros", "uniform" (the paper's U[0, 1)), or a function (rows, columns, generator) -> Tensor.
+        "zeros", "uniform" (the paper's U[0, 1)), "layer" (as nn.Linear starts), or a function
+        (rows, columns, generator) -> Tensor.
     head_optimizer
         "gd", "momentum" or "adam" for the tau - 1 steps, afresh every round. The last two are held to the paper's
         condition: where they would end above the loss they began with, they are tried again with a tenth of the

@@ -274,7 +274,8 @@ HeadStep = Annotated[
     ),
 ]
 HeadInit = Annotated[
-    str | None, typer.Option(help="How heads start: zeros or uniform. \\[zeros]", rich_help_panel=_METHOD)
+    str | None,
+    typer.Option(help="How heads start: zeros, uniform or layer. \\[zeros]", rich_help_panel=_METHOD),
 ]
 HeadOptimizer = Annotated[
     str | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,8 @@ from pflego.task import Task
 from pflego.weights import Weights
 
 HEAD = "head"  # the name of a linear head; the parameters of any other are called head.<name>
-HeadInit: TypeAlias = (
-    Literal["zeros", "uniform", "orthonormal"] | Callable[[int, int, torch.Generator], Tensor]
-)
+_NAMED = Literal["zeros", "uniform", "layer", "orthonormal"]
+HeadInit: TypeAlias = _NAMED | Callable[[int, int, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
@@ -71,4 +70,4 @@ def is_head(name: str) -> bool:
 def check_head_init(how: object) -> None:
     """Refuse a way to start heads that is neither known nor a function."""
     if not callable(how):
-        check_choice("head_init", how, ["zeros", "uniform", "orthonormal"])
+        check_choice("head_init", how, get_args(_NAMED))

@@ -52,7 +52,7 @@ class LinearHead:
     width: int  # K
 
     def init(self, how: HeadInit, generator: torch.Generator, dtype: torch.dtype) -> Weights:
-        """Zeros, the paper's U[0, 1), orthonormal rows (U V^T of a random matrix), or what the function gives."""
+        """Zeros, the paper's U[0, 1), as nn.Linear, orthonormal rows (U V^T of a random matrix), or by a function."""
         rows, columns = self.width, self.features + 1
         if callable(how):
             head = torch.as_tensor(how(rows, columns, generator))
@@ -62,6 +62,9 @@ class LinearHead:
             head = torch.zeros(rows, columns)
         elif how == "uniform":
             head = torch.rand(rows, columns, generator=generator, dtype=torch.float64)
+        elif how == "layer":
+            drawn = torch.rand(rows, columns, generator=generator, dtype=torch.float64)
+            head = (2 * drawn - 1) / self.features**0.5
         else:
             drawn = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
             left, _, right = torch.linalg.svd(drawn, full_matrices=False)
