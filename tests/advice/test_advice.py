@@ -59,6 +59,7 @@ def test_clients_that_are_alike_and_have_little_data_do_best_with_one_model() ->
     assert found.federating.verdict == "yes"
     assert found.personalising.verdict == "no"
     assert found.start.contender == "one-model"
+    assert found.start.options["head_init"] == "centred"
     assert not found.differences.labels.real
     assert "one model for everybody does better" in str(found)
 

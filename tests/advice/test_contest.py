@@ -111,6 +111,20 @@ def test_rates_are_parts_of_what_the_theory_allows() -> None:
     assert [contender.passes for contender in found.values()] == [1, 50, 50, 1, 1]
 
 
+def test_heads_that_are_trained_with_the_backbone_do_not_start_at_zero_in_classification() -> None:
+    def starts(federation: pflego.Federation, model: pflego.Model) -> dict[str, object]:
+        found = contenders(model, federation, steps=2)
+        return {c.name: c.variants[0].settings()["head_init"] for c in found}
+
+    digits, model = small()
+    together = dict.fromkeys(["alone", "alone-longer", "one-model", "common-head"], "centred")
+    assert starts(digits, model) == together | {"own-heads": "zeros"}
+    other = pflego.Model(nn.Linear(64, 8), features=8, head=lambda m, k: nn.Linear(m, k))
+    assert set(starts(digits, other).values()) == {"zeros"}
+    diabetes = pflego.load("diabetes", clients=6)
+    assert set(starts(diabetes, pflego.Model(nn.Linear(10, 8), features=8)).values()) == {"zeros"}
+
+
 def test_with_one_step_a_round_there_is_one_way_to_be_alone_and_other_heads_have_no_common_one() -> None:
     federation, _ = small()
     model = pflego.Model(nn.Linear(64, 8), features=8, head=lambda m, k: nn.Linear(m, k))

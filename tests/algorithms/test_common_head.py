@@ -134,6 +134,22 @@ def test_a_common_head_starts_as_asked_and_personal_parts_at_zero() -> None:
     assert (algorithm.init_state(Problems(twin.federation, twin.model)[0], 1)["head"] == 0).all()
 
 
+def test_centred_is_the_papers_start_to_a_softmax_and_nothing_where_there_is_one_output() -> None:
+    twin = world()
+    runs = [
+        pflego.train(twin.federation, twin.model, pflego.PFLEGO(common_head=True, head_init=how), rounds=5)
+        for how in ("uniform", "centred")
+    ]
+    theirs, ours = (run.shared for run in runs)
+    for name in ("0.weight", "0.bias"):
+        assert distance(ours[name], theirs[name].numpy()) < 1e-9
+    apart = theirs["head"] - ours["head"]
+    assert torch.allclose(apart, apart[:1], atol=1e-9)
+    assert apart.abs().min() > 0.1
+    algorithm = pflego.PFLEGO(common_head=True, head_init="centred")
+    assert (algorithm.init_shared(twin.model, 1, seed=1)["head"] == 0).all()
+
+
 def test_a_common_head_has_defaults_of_its_own() -> None:
     plain, common = pflego.PFLEGO(), pflego.PFLEGO(common_head=True)
     assert (plain.server_lr, plain.head_decay) == (0.003, 0.0)

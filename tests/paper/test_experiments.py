@@ -158,6 +158,8 @@ def test_a_smaller_federation_has_fewer_clients_of_the_same_size(data_dir: str) 
 def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(pflego.UserError, match="did you mean 'fedavg'"):
         invoke("table1", "--methods", "fedavgg", "--out", str(tmp_path))
+    with pytest.raises(pflego.UserError, match="pflego paper tau has none of these: leave out --datasets"):
+        invoke("tau", "--datasets", "mnist", "--out", str(tmp_path))
     with pytest.raises(pflego.UserError, match="has no results"):
         invoke("results", str(tmp_path), "--out", str(tmp_path / "r.md"))
     (tmp_path / "mnist-high").mkdir()

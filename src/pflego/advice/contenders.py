@@ -11,7 +11,7 @@ import torch
 from pflego.algorithms import PFLEGO, Algorithm, FedAvg, Local
 from pflego.cost import Cost, measure
 from pflego.federation import Federation
-from pflego.heads import LinearHead
+from pflego.heads import HeadInit, LinearHead
 from pflego.model import Model
 from pflego.problem import Problems
 from pflego.report.words import significant
@@ -45,23 +45,30 @@ class Contender:
 
 
 def contenders(model: Model, federation: Federation, *, steps: int) -> list[Contender]:
-    """Everybody who competes. Beside heads that are not linear there is no common head."""
+    """Everybody who competes. Beside heads that are not linear there is no common head.
+
+    Beside a small head that is trained together with it a backbone learns slowly. So in classification all linear heads
+    start centred but PFLEGO's own ones, which are fitted first.
+    """
     best = _usual_rate(model, federation)
     rates = [significant(part * best, 2) for part in _OF_BEST_RATE]
-    alone = {"alone, as many passes": 1, f"alone, {steps} times as many": steps}
-    found = [
-        Contender(name, words, tuple(Local(steps=passes, client_lr=rate) for rate in rates), passes)
-        for name, (words, passes) in zip(ALONE, alone.items(), strict=True)
-    ][: 1 if steps == 1 else 2]
-    shared = tuple(FedAvg(steps=steps, client_lr=rate, labels="global") for rate in rates)
-    found.append(Contender(ONE_MODEL, "one model (FedAvg)", shared, steps))
     linear = isinstance(model.head(federation.outputs), LinearHead)
+    init: HeadInit = "centred" if linear and federation.classes is not None else "zeros"
+    found = []
+    alone = [("alone, as many passes", 1), (f"alone, {steps} times as many", steps)]
+    for name, (words, passes) in zip(ALONE[: min(steps, 2)], alone, strict=False):
+        own = tuple(Local(steps=passes, client_lr=rate, head_init=init) for rate in rates)
+        found.append(Contender(name, words, own, passes))
+    shared = tuple(FedAvg(steps=steps, client_lr=rate, labels="global", head_init=init) for rate in rates)
+    found.append(Contender(ONE_MODEL, "one model (FedAvg)", shared, steps))
     for name, words, common in [
         (OWN_HEADS, "own heads (PFLEGO)", False),
         (COMMON_HEAD, "own heads and a common one (PFLEGO)", True),
     ]:
+        start = init if common else "zeros"
         variants = tuple(
-            PFLEGO(steps=steps, server_lr=rate, common_head=common) for rate in _SERVER_RATES[common]
+            PFLEGO(steps=steps, server_lr=rate, common_head=common, head_init=start)
+            for rate in _SERVER_RATES[common]
         )
         found += [Contender(name, words, variants, 1)] if linear or not common else []
     return found

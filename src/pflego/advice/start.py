@@ -130,7 +130,10 @@ def _options(algorithm: Algorithm) -> dict[str, object]:
     wanted = ["steps", "client_lr", "server_lr", "labels"]
     if isinstance(algorithm, PFLEGO) and algorithm.common_head:
         wanted.append("common_head")
-    return {name: value for name, value in algorithm.settings().items() if name in wanted}
+    settings = algorithm.settings()
+    if settings["head_init"] != "zeros":
+        wanted.append("head_init")
+    return {name: value for name, value in settings.items() if name in wanted}
 
 
 def _worth_saying(settings: Mapping[str, object]) -> dict[str, object]:

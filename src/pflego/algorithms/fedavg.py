@@ -34,7 +34,7 @@ class FedAvg(Algorithm):
     client_lr
         beta, their rate.
     head_init
-        How the shared head starts: "zeros", "uniform", "layer", or a function.
+        How the shared head starts: "zeros", "uniform", "centred", "layer", or a function.
     labels
         "local": outputs are numbered anew on every client, as in the paper's tables; "global": one output for every
         class of the federation.

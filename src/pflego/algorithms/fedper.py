@@ -29,7 +29,7 @@ class FedPer(Algorithm):
     client_lr
         beta, their rate.
     head_init
-        How heads start: "zeros", "uniform", "layer", or a function.
+        How heads start: "zeros", "uniform", "centred", "layer", or a function.
     """
 
     steps: int = 50

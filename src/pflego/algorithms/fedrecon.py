@@ -40,7 +40,7 @@ class FedRecon(Algorithm):
     server_optimizer
         "adam", as in the paper's experiments, "sgd", or any other of torch.optim.
     head_init
-        How heads start: "zeros", "uniform", "layer", or a function.
+        How heads start: "zeros", "uniform", "centred", "layer", or a function.
     reset
         Build the head anew whenever it is needed, instead of keeping it.
     """

@@ -30,7 +30,7 @@ class Local(Algorithm):
     client_lr
         beta, their rate.
     head_init
-        As for every method: "zeros", "uniform", "layer", or a function.
+        As for every method: "zeros", "uniform", "centred", "layer", or a function.
     """
 
     steps: int = 50

@@ -78,7 +78,8 @@ class PFLEGO(Algorithm):
     head_step
         "paper": the head's last step is rho I/r; "exact": rho I/r alpha_i, one SGD step on the whole loss.
     head_init
-        "zeros", "uniform" (the paper's U[0, 1)), "layer" (as nn.Linear starts), or a function
+        How heads start, or the common one: "zeros", "uniform" (the paper's U[0, 1)), "centred" (that less its mean
+        over the outputs; the best start of a common head), "layer" (as nn.Linear starts), or a function
         (rows, columns, generator) -> Tensor.
     head_optimizer
         "gd", "momentum" or "adam" for the tau - 1 steps, afresh every round. The last two are held to the paper's

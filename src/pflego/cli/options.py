@@ -275,7 +275,9 @@ HeadStep = Annotated[
 ]
 HeadInit = Annotated[
     str | None,
-    typer.Option(help="How heads start: zeros, uniform or layer. \\[zeros]", rich_help_panel=_METHOD),
+    typer.Option(
+        help="How heads start: zeros, uniform, centred or layer. \\[zeros]", rich_help_panel=_METHOD
+    ),
 ]
 HeadOptimizer = Annotated[
     str | None,

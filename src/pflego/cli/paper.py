@@ -92,7 +92,7 @@ def _runner(name: str) -> Callable[..., None]:
         memory: options.Memory = None,
         out: Out = Path("runs/paper"),
     ) -> None:
-        from pflego.errors import check_positive
+        from pflego.errors import UserError, check_positive
         from pflego.paper import cells
         from pflego.paper.experiments import EXPERIMENTS, Choice
 
@@ -106,7 +106,10 @@ def _runner(name: str) -> Callable[..., None]:
         experiment = EXPERIMENTS[name]
         records = []
         console = _console()
-        planned = experiment.cells(choice)
+        if not (planned := experiment.cells(choice)):
+            raise UserError(
+                f"pflego paper {name} has none of these: leave out --datasets, --degrees or --methods"
+            )
         try:
             for number, cell in enumerate(planned, start=1):
                 console.print(f"{number} of {len(planned)}: {cell.name}", highlight=False, markup=False)

@@ -15,7 +15,7 @@ from pflego.task import Task
 from pflego.weights import Weights
 
 HEAD = "head"  # the name of a linear head; the parameters of any other are called head.<name>
-_NAMED = Literal["zeros", "uniform", "layer", "orthonormal"]
+_NAMED = Literal["zeros", "uniform", "centred", "layer", "orthonormal"]
 HeadInit: TypeAlias = _NAMED | Callable[[int, int, torch.Generator], Tensor]
 
 

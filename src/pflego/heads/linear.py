@@ -52,7 +52,12 @@ class LinearHead:
     width: int  # K
 
     def init(self, how: HeadInit, generator: torch.Generator, dtype: torch.dtype) -> Weights:
-        """Zeros, the paper's U[0, 1), as nn.Linear, orthonormal rows (U V^T of a random matrix), or by a function."""
+        """Draw a first head.
+
+        "zeros"; "uniform", the paper's U[0, 1); "centred", that less its mean over the outputs, which is the same to a
+        softmax and nothing where there is one output; "layer", as nn.Linear starts; "orthonormal" rows, U V^T of a
+        random matrix; or what a function gives.
+        """
         rows, columns = self.width, self.features + 1
         if callable(how):
             head = torch.as_tensor(how(rows, columns, generator))
@@ -60,8 +65,9 @@ class LinearHead:
                 raise UserError(f"head_init gave shape {tuple(head.shape)}, asked for ({rows}, {columns})")
         elif how == "zeros":
             head = torch.zeros(rows, columns)
-        elif how == "uniform":
-            head = torch.rand(rows, columns, generator=generator, dtype=torch.float64)
+        elif how in ("uniform", "centred"):
+            drawn = torch.rand(rows, columns, generator=generator, dtype=torch.float64)
+            head = drawn if how == "uniform" else drawn - drawn.mean(dim=0)
         elif how == "layer":
             drawn = torch.rand(rows, columns, generator=generator, dtype=torch.float64)
             head = (2 * drawn - 1) / self.features**0.5

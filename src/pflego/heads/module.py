@@ -41,7 +41,7 @@ class ModuleHead:
 
     def init(self, how: HeadInit, generator: torch.Generator, dtype: torch.dtype) -> Weights:
         """Let every layer draw its own first weights, from the generator's seed."""
-        if callable(how) or how == "uniform":
+        if callable(how) or how in ("uniform", "centred"):
             raise UserError(
                 "head_init is for linear heads: the layers of a module draw their own first weights"
             )

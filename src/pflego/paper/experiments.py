@@ -137,11 +137,11 @@ EXPERIMENTS: dict[str, PaperExperiment] = {
         ),
         PaperExperiment(
             "omniglot",
-            lambda choice: choice.cells(["omniglot"]),
+            lambda choice: choice.cells(choice.presets(["omniglot"])),
         ),
         PaperExperiment(
             "time",
-            lambda choice: choice.cells(["omniglot"], rounds=[3]),
+            lambda choice: choice.cells(choice.presets(["omniglot"]), rounds=[3]),
             with_cost=True,
         ),
         PaperExperiment(
@@ -152,7 +152,7 @@ EXPERIMENTS: dict[str, PaperExperiment] = {
         PaperExperiment(
             "tau",
             lambda choice: choice.cells(
-                ["omniglot"],
+                choice.presets(["omniglot"]),
                 _FIGURES["fedrecon"]["methods"],
                 steps=_FIGURES["fedrecon"]["steps"],
                 client_lr=[_FIGURES["fedrecon"]["client_lr"]],
