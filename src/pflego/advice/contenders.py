@@ -54,9 +54,11 @@ def contenders(model: Model, federation: Federation, *, steps: int) -> list[Cont
     rates = [significant(part * best, 2) for part in _OF_BEST_RATE]
     linear = isinstance(model.head(federation.outputs), LinearHead)
     init: HeadInit = "centred" if linear and federation.classes is not None else "zeros"
+    alone = [(ALONE[0], "alone, as many passes", 1)]
+    if steps > 1:
+        alone.append((ALONE[1], f"alone, {steps} times as many", steps))
     found = []
-    alone = [("alone, as many passes", 1), (f"alone, {steps} times as many", steps)]
-    for name, (words, passes) in zip(ALONE[: min(steps, 2)], alone, strict=False):
+    for name, words, passes in alone:
         own = tuple(Local(steps=passes, client_lr=rate, head_init=init) for rate in rates)
         found.append(Contender(name, words, own, passes))
     shared = tuple(FedAvg(steps=steps, client_lr=rate, labels="global", head_init=init) for rate in rates)
