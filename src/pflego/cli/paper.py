@@ -60,9 +60,9 @@ def settings(
     from pflego import paper
 
     if preset is not None:
-        import tomli_w
+        from pflego.settings import as_toml
 
-        typer.echo(tomli_w.dumps(paper.preset(preset, method)), nl=False)
+        typer.echo(as_toml(paper.preset(preset, method)), nl=False)
         return
     names = list(dict.fromkeys(m for name in paper.PRESETS for m in paper.methods(name)))
     table = Table(title="client rate (server rate; mu)", title_justify="left")
