@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint style types tests coverage format bench clean
+.PHONY: help demo test quick lint style layers types tests fast simulation coverage format bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -30,20 +30,32 @@ $(READY): $(BIN)/python pyproject.toml constraints.txt
 demo: $(BASE)  ## train a federation of handwritten digits and show what federating gains and costs
 	$(BIN)/python examples/demo.py
 
-test: style  ## every check: lint, types, tests
+test: style layers  ## every check: lint, types, tests
 	@$(MAKE) --no-print-directory --jobs=2 types tests
 
-lint: style types  ## ruff and mypy
+quick: style layers  ## what one runs while editing: lint, types and all fast tests
+	@$(MAKE) --no-print-directory --jobs=2 types fast
+
+lint: style layers types  ## ruff, import-linter and mypy
 
 style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+layers: $(READY)
+	$(BIN)/lint-imports --no-logo
 
 types: $(READY)
 	$(BIN)/mypy
 
 tests: $(READY)
 	$(PYTEST)
+
+fast: $(READY)
+	$(PYTEST) -m "not slow"
+
+simulation: $(READY)  ## install Ray too, so that Flower's simulation is tested
+	$(PIP) '.[dev,simulation]'
 
 coverage: $(READY)  ## the tests once more, and which lines they reach
 	$(PYTEST) --cov --cov-report=term
@@ -56,4 +68,4 @@ bench: $(READY)  ## measure speed, as ratios within one run
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove the set-up and everything made
-	rm -rf $(VENV) .bench .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench .coverage .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

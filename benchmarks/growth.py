@@ -17,7 +17,7 @@ from torch import nn
 
 import pflego
 from benchmarks.work import federation, population
-from pflego.plots import Curve, Panel, draw
+from pflego.report.plots import Curve, Panel, draw
 
 METHODS = {"PFLEGO": pflego.PFLEGO, "FedRep": pflego.FedRep, "FedAvg": pflego.FedAvg}
 Setting = dict[str, int]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import pflego
-from pflego.federation import ClientId
-from pflego.problem import Memory
+from pflego.federation.roster import ClientId
+from pflego.learning.problem import Speedup
 
 MLP, CIFAR, OMNIGLOT = (784,), (32, 32, 3), (28, 28)
 MODELS = {MLP: "mlp", CIFAR: "cifar-cnn", OMNIGLOT: "omniglot-conv4"}
@@ -33,9 +33,9 @@ def population(clients: int, *, samples: int = 600) -> pflego.Federation:
     pool = np.random.default_rng(0).random((2 * samples, *MLP), dtype=np.float32)
     labels = np.arange(samples) % 2
 
-    def load(id: ClientId) -> pflego.Client:
-        first = int(id) % samples
-        return pflego.Client(id, pool[first : first + samples], labels)
+    def load(client_id: ClientId) -> pflego.Client:
+        first = int(client_id) % samples
+        return pflego.Client(client_id, pool[first : first + samples], labels)
 
     return pflego.Federation.lazy(
         range(clients), load, sizes=np.full(clients, samples), classes=[0, 1], most_classes=2
@@ -54,7 +54,7 @@ def rounds(
     shape: Sequence[int] = MLP,
     participation: int | None = None,
     number: int = 3,
-    memory: Memory = "keep",
+    speedup: Speedup = "none",
 ) -> Work:
     """Train a few rounds; the median of their seconds, without the first, which pays for first times."""
 
@@ -66,7 +66,7 @@ def rounds(
             rounds=number + 1,
             participation=participation or len(fed),
             evaluate_every=None,
-            memory=memory,
+            speedup=speedup,
         )
         return median(row["seconds"] or 0.0 for row in run.history[1:])
 

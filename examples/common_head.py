@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import pflego
-from pflego.plots import Curve, Panel, draw
+from pflego.report.plots import Curve, Panel, draw
 
 DEGREES = {"high": 2, "medium": 5, "none": 10}
 SETTINGS = {

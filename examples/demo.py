@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 import pflego
-from pflego.evaluation import worst_tenth
-from pflego.run import Run
+from pflego.learning.evaluation import worst_tenth
+from pflego.runs.run import Run
 
 ROUNDS = 100
 METHODS = {

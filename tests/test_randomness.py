@@ -13,22 +13,22 @@ keys = st.tuples(st.integers(), st.sampled_from(["cohort", "head"]), st.integers
 def test_entropy_differs_whenever_an_argument_does(
     one: tuple[int, str, int, str | int], other: tuple[int, str, int, str | int]
 ) -> None:
-    found = [entropy(seed, purpose, round=t, client=i) for seed, purpose, t, i in (one, other)]
+    found = [entropy(seed, purpose, round_number=t, client=i) for seed, purpose, t, i in (one, other)]
     same = [str(part) for part in one] == [str(part) for part in other]
     assert (found[0] == found[1]) == same
     assert all(0 <= bits < 2**127 for bits in found)
 
 
 def test_arguments_that_run_together_are_kept_apart() -> None:
-    assert entropy(1, "a", round=11, client=1) != entropy(1, "a", round=1, client=11)
+    assert entropy(1, "a", round_number=11, client=1) != entropy(1, "a", round_number=1, client=11)
     assert entropy(1, "1a") != entropy(11, "a")
 
 
 def test_generators_are_functions_of_their_key_alone() -> None:
-    first = numpy_generator(0, "cohort", round=3).random(4)
+    first = numpy_generator(0, "cohort", round_number=3).random(4)
     np.random.default_rng(0).random()
-    assert np.array_equal(numpy_generator(0, "cohort", round=3).random(4), first)
-    assert not np.array_equal(numpy_generator(0, "cohort", round=4).random(4), first)
+    assert np.array_equal(numpy_generator(0, "cohort", round_number=3).random(4), first)
+    assert not np.array_equal(numpy_generator(0, "cohort", round_number=4).random(4), first)
     weights = torch.rand(4, generator=torch_generator(0, "head", client="a"))
     torch.rand(1)
     assert torch.equal(torch.rand(4, generator=torch_generator(0, "head", client="a")), weights)

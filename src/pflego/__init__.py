@@ -10,94 +10,111 @@
 Names are loaded when they are first used, so that importing the package costs nothing.
 """
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pflego import cost as cost
-    from pflego import joining as joining
     from pflego import models as models
-    from pflego import theory as theory
     from pflego import trackers as trackers
     from pflego import tuning as tuning
     from pflego.advice import Advice as Advice
     from pflego.advice import advise as advise
-    from pflego.algorithms import PFLEGO as PFLEGO
-    from pflego.algorithms import Algorithm as Algorithm
-    from pflego.algorithms import Ditto as Ditto
-    from pflego.algorithms import FedAvg as FedAvg
-    from pflego.algorithms import FedBabu as FedBabu
-    from pflego.algorithms import FedPer as FedPer
-    from pflego.algorithms import FedProx as FedProx
-    from pflego.algorithms import FedRecon as FedRecon
-    from pflego.algorithms import FedRep as FedRep
-    from pflego.algorithms import Local as Local
-    from pflego.algorithms import Reply as Reply
-    from pflego.algorithms import Round as Round
-    from pflego.algorithms import Update as Update
-    from pflego.callbacks import Callback as Callback
+    from pflego.after import joining as joining
+    from pflego.after.export import load_model as load_model
+    from pflego.algorithms.base import Algorithm as Algorithm
+    from pflego.algorithms.ditto import Ditto as Ditto
+    from pflego.algorithms.fedavg import FedAvg as FedAvg
+    from pflego.algorithms.fedbabu import FedBabu as FedBabu
+    from pflego.algorithms.fedper import FedPer as FedPer
+    from pflego.algorithms.fedprox import FedProx as FedProx
+    from pflego.algorithms.fedrecon import FedRecon as FedRecon
+    from pflego.algorithms.fedrep import FedRep as FedRep
+    from pflego.algorithms.local import Local as Local
+    from pflego.algorithms.pflego import PFLEGO as PFLEGO
     from pflego.data import load as load
+    from pflego.errors import DataError as DataError
     from pflego.errors import FolderError as FolderError
+    from pflego.errors import ModelError as ModelError
+    from pflego.errors import SettingError as SettingError
     from pflego.errors import UserError as UserError
-    from pflego.experiment import open_run as open_run
-    from pflego.export import load_model as load_model
-    from pflego.federation import Client as Client
-    from pflego.federation import Federation as Federation
-    from pflego.model import Model as Model
-    from pflego.participation import Between as Between
-    from pflego.participation import Binomial as Binomial
-    from pflego.participation import Everyone as Everyone
-    from pflego.participation import Fixed as Fixed
-    from pflego.replies import Speed as Speed
-    from pflego.run import Run as Run
-    from pflego.task import Classification as Classification
-    from pflego.task import Regression as Regression
-    from pflego.training import train as train
+    from pflego.exchange import metrics as metrics
+    from pflego.exchange.aggregation import Mean as Mean
+    from pflego.exchange.aggregation import Median as Median
+    from pflego.exchange.metrics import Metric as Metric
+    from pflego.exchange.round import Round as Round
+    from pflego.exchange.round import Update as Update
+    from pflego.exchange.transforms import Clip as Clip
+    from pflego.federation.network import Speed as Speed
+    from pflego.federation.participation import Between as Between
+    from pflego.federation.participation import Binomial as Binomial
+    from pflego.federation.participation import Everyone as Everyone
+    from pflego.federation.participation import Fixed as Fixed
+    from pflego.federation.roster import Client as Client
+    from pflego.federation.roster import Federation as Federation
+    from pflego.learning import theory as theory
+    from pflego.learning.model import Model as Model
+    from pflego.learning.task import Classification as Classification
+    from pflego.learning.task import Regression as Regression
+    from pflego.runs import cost as cost
+    from pflego.runs.run import Run as Run
+    from pflego.settings.open_run import open_run as open_run
+    from pflego.training.callbacks import Callback as Callback
+    from pflego.training.train import train as train
 
+# Where names are at home, for when they are first used; methods are found by themselves.
 _HOMES = {
     "pflego.advice": ["Advice", "advise"],
-    "pflego.algorithms": [
-        "PFLEGO",
-        "Algorithm",
-        "Ditto",
-        "FedAvg",
-        "FedBabu",
-        "FedPer",
-        "FedProx",
-        "FedRecon",
-        "FedRep",
-        "Local",
-        "Reply",
-        "Round",
-        "Update",
-    ],
-    "pflego.callbacks": ["Callback"],
+    "pflego.after.export": ["load_model"],
+    "pflego.algorithms.base": ["Algorithm"],
     "pflego.data": ["load"],
-    "pflego.errors": ["FolderError", "UserError"],
-    "pflego.experiment": ["open_run"],
-    "pflego.export": ["load_model"],
-    "pflego.federation": ["Client", "Federation"],
-    "pflego.model": ["Model"],
-    "pflego.participation": ["Between", "Binomial", "Everyone", "Fixed"],
-    "pflego.replies": ["Speed"],
-    "pflego.run": ["Run"],
-    "pflego.task": ["Classification", "Regression"],
-    "pflego.training": ["train"],
+    "pflego.errors": ["DataError", "FolderError", "ModelError", "SettingError", "UserError"],
+    "pflego.exchange.aggregation": ["Mean", "Median"],
+    "pflego.exchange.metrics": ["Metric"],
+    "pflego.exchange.round": ["Round", "Update"],
+    "pflego.exchange.transforms": ["Clip"],
+    "pflego.federation.network": ["Speed"],
+    "pflego.federation.participation": ["Between", "Binomial", "Everyone", "Fixed"],
+    "pflego.federation.roster": ["Client", "Federation"],
+    "pflego.learning.model": ["Model"],
+    "pflego.learning.task": ["Classification", "Regression"],
+    "pflego.runs.run": ["Run"],
+    "pflego.settings.open_run": ["open_run"],
+    "pflego.training.callbacks": ["Callback"],
+    "pflego.training.train": ["train"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-_MODULES = ["cost", "joining", "models", "theory", "trackers", "tuning"]
-
-__all__ = sorted([*_HOME, *_MODULES])
+_MODULES = {
+    "cost": "pflego.runs.cost",
+    "joining": "pflego.after.joining",
+    "metrics": "pflego.exchange.metrics",
+    "models": "pflego.models",
+    "theory": "pflego.learning.theory",
+    "trackers": "pflego.trackers",
+    "tuning": "pflego.tuning",
+}
 
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
-        return import_module(f"pflego.{name}")
+        return import_module(_MODULES[name])
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
+    if name == "__all__":
+        return __dir__()
+    if not name.startswith("_"):
+        for kind in _methods():
+            if kind.__name__ == name:
+                return kind
     raise AttributeError(f"module 'pflego' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*_HOME, *_MODULES, *(kind.__name__ for kind in _methods())])
+
+
+def _methods() -> Iterable[type]:
+    from pflego.algorithms.registry import methods
+
+    return methods().values()

@@ -1,4 +1,7 @@
-"""What the user got wrong: one clear line that says what, where and what to do."""
+"""What the user got wrong: one clear line that says what, where and what to do.
+
+Classes are stable, and what programs and tests may rely on; a sentence may be improved at any time.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,31 @@ class UserError(ValueError):
     """Wrong input. The command line prints it as one line and exits with status 2."""
 
 
+class SettingError(UserError):
+    """A setting that is unknown, of the wrong kind, beyond its limits, or at odds with another."""
+
+
+class DataError(UserError):
+    """Data that cannot be trained on, or do not go together."""
+
+
+class ModelError(UserError):
+    """A backbone or a head that cannot be used."""
+
+
 class FolderError(UserError, OSError):
     """A folder or file that cannot be used: not writable, damaged, or another run's."""
 
     __str__ = ValueError.__str__
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+class MissingExtraError(UserError, ModuleNotFoundError):
+    """A library that is not installed; the message says which extra has it."""
+
+    __str__ = ValueError.__str__
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> SettingError:
     """Say that `name` is no `kind`, and which known name comes nearest.
 
     >>> print(unknown("data set", "digts", ["digits", "diabetes"]))
@@ -31,7 +52,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
         if near
         else f"known are {', '.join(choices)}"
     )
-    return UserError(f"unknown {kind} {name!r}: {hint}")
+    return SettingError(f"unknown {kind} {name!r}: {hint}")
 
 
 def check_positive(name: str, value: object, *, whole: bool = False) -> None:
@@ -39,19 +60,7 @@ def check_positive(name: str, value: object, *, whole: bool = False) -> None:
     kind = Integral if whole else Real
     if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < inf:  # type: ignore[operator]
         wanted = "a whole number" if whole else "a number"
-        raise UserError(f"{name} must be {wanted} above 0, not {value!r}")
-
-
-def check_not_negative(name: str, value: object) -> None:
-    """Refuse a setting that is neither zero nor a finite number above it."""
-    if isinstance(value, bool) or value != 0:
-        check_positive(name, value)
-
-
-def check_rate(name: str, value: object) -> None:
-    """Refuse a rate that is neither "auto" nor a finite number above zero."""
-    if value != "auto":
-        check_positive(name, value)
+        raise SettingError(f"{name} must be {wanted} above 0, not {value!r}")
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

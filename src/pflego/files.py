@@ -4,36 +4,42 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
+from secrets import token_hex
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
+from pflego.codec import Decoded, Facts, Reader, checked, digest_of, encode
 from pflego.errors import FolderError
 from pflego.weights import Weights
 
-_FORMAT = "pflego 1"
+_DRAFT = ".part"
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and those above it, or say why not."""
+def make_folder(path: Path, *, private: bool = False) -> None:
+    """Make a folder and those above it, or say why not; a private one is for its owner alone."""
     try:
         path.mkdir(parents=True, exist_ok=True)
+        if private:
+            path.chmod(0o700)
     except OSError as error:
         raise FolderError(f"cannot write to the folder {path}: {error.strerror or error}") from error
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in one step: a reader, or a crash, meets the old content or the new, never a part."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Replace a file in one step: a reader, or a crash, meets the old content or the new, never a part.
+
+    When this returns, content and name are on disk. A private file is for its owner alone.
+    """
+    draft = path.with_name(f".{path.name}.{token_hex(8)}{_DRAFT}")
     try:
-        with draft.open("wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(draft, flags, 0o600 if private else 0o666), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+        sync_folder(path.parent)
     except BaseException as error:
         with suppress(OSError):
             draft.unlink()
@@ -42,29 +48,44 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def write_tensors(path: Path, tensors: Weights, facts: dict[str, str]) -> None:
-    """Write tensors as safetensors, with a few facts beside them and a digest over both."""
-    kept = {  # copies, since safetensors refuses tensors that share memory
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, tensor in tensors.items()
-    }
-    metadata = {**facts, "format": _FORMAT, "digest": _digest(kept, facts)}
-    write_atomically(path, save(kept, metadata=metadata))
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder outlive a power cut, where the system can."""
+    with suppress(OSError):  # not on every system is a folder something to open
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
-def read_tensors(path: Path) -> tuple[Weights, dict[str, str]]:
+def remove_drafts(folder: Path) -> None:
+    """Remove what killed processes left half written. For those who know that nobody else writes here."""
+    for draft in folder.glob(f".*{_DRAFT}"):
+        draft.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: Weights, facts: Facts, *, private: bool = False) -> str:
+    """Write tensors with a few facts beside them and a digest over both, which is given."""
+    content = encode(tensors, facts)
+    write_atomically(path, content, private=private)
+    return digest_of(content)
+
+
+def read_tensors(path: Path) -> tuple[Weights, Reader]:
     """Read what `write_tensors` wrote, or say that it is damaged or foreign. The file is never touched."""
+    found = read_checked(path)
+    return found.tensors, found.facts
+
+
+def read_checked(path: Path) -> Decoded:
+    """Read what `write_tensors` wrote, with its digest."""
     try:
         with safe_open(path, framework="pt") as file:
-            facts = dict(file.metadata() or {})
+            metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
-    except (SafetensorError, OSError) as error:
+        return checked(tensors, metadata)
+    except (SafetensorError, OSError, ValueError) as error:
         raise FolderError(f"{path} is damaged and was left as it is: {error}") from error
-    if facts.pop("format", None) != _FORMAT:
-        raise FolderError(f"{path} was not written by this version of pflego and was left as it is")
-    if facts.pop("digest", None) != _digest(tensors, facts):
-        raise FolderError(f"{path} is damaged and was left as it is: its content does not match its digest")
-    return tensors, facts
 
 
 def read_some(path: Path, prefix: str) -> Weights:
@@ -72,14 +93,3 @@ def read_some(path: Path, prefix: str) -> Weights:
     with safe_open(path, framework="pt") as file:
         names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 - not a dictionary
         return {name.removeprefix(prefix): file.get_tensor(name) for name in names}
-
-
-def _digest(tensors: Weights, facts: dict[str, str]) -> str:
-    digest = blake2b(digest_size=16)
-    for key in sorted(facts):
-        digest.update(f"{key}={facts[key]}\0".encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

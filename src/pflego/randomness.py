@@ -12,17 +12,23 @@ import numpy as np
 import torch
 
 
-def entropy(seed: int, purpose: str, *, round: int = 0, client: object = "") -> int:
-    """127 bits that differ whenever any argument does."""
-    key = "\0".join([str(seed), purpose, str(round), str(client)])
+def entropy(seed: int, purpose: str, *, round_number: int = 0, client: object = "") -> int:
+    """Derive 127 bits that differ whenever any argument does."""
+    key = "\0".join([str(seed), purpose, str(round_number), str(client)])
     return int.from_bytes(blake2b(key.encode(), digest_size=16).digest(), "big") >> 1
 
 
-def numpy_generator(seed: int, purpose: str, *, round: int = 0, client: object = "") -> np.random.Generator:
+def numpy_generator(
+    seed: int, purpose: str, *, round_number: int = 0, client: object = ""
+) -> np.random.Generator:
     """Give the generator for draws of indices: cohorts, partitions, splits."""
-    return np.random.default_rng(entropy(seed, purpose, round=round, client=client))
+    return np.random.default_rng(entropy(seed, purpose, round_number=round_number, client=client))
 
 
-def torch_generator(seed: int, purpose: str, *, round: int = 0, client: object = "") -> torch.Generator:
+def torch_generator(
+    seed: int, purpose: str, *, round_number: int = 0, client: object = ""
+) -> torch.Generator:
     """Give the generator for draws of weights."""
-    return torch.Generator().manual_seed(entropy(seed, purpose, round=round, client=client) >> 64)
+    return torch.Generator().manual_seed(
+        entropy(seed, purpose, round_number=round_number, client=client) >> 64
+    )

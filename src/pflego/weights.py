@@ -6,7 +6,7 @@ The server's weights, a client's state, an optimiser's state and a message are a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import isfinite
+from math import isfinite, sqrt
 from typing import TypeAlias
 
 import torch
@@ -16,12 +16,12 @@ Weights: TypeAlias = dict[str, Tensor]
 
 
 def master_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type weights are kept in: float32 where a model computes with half of that."""
+    """Return the type weights are kept in: float32 where a model computes with half of that."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def is_finite(weights: Weights) -> bool:
-    """Whether no tensor holds an infinity or a NaN."""
+    """Tell whether no tensor holds an infinity or a NaN."""
     # a sum is quickest to look at, but can overflow on its own
     return all(isfinite(tensor.sum()) or bool(tensor.isfinite().all()) for tensor in weights.values())
 
@@ -45,6 +45,33 @@ def weighted_sum(terms: Iterable[tuple[float, Weights]]) -> Weights:
             else:
                 total[name] = tensor * factor
     return total
+
+
+def plus(weights: Weights, difference: Weights) -> Weights:
+    """Add a difference, name by name.
+
+    >>> plus({"w": torch.tensor(1.0)}, {"w": torch.tensor(0.5)})
+    {'w': tensor(1.5000)}
+    """
+    return {name: w + difference[name].to(w) for name, w in weights.items()}
+
+
+def minus(weights: Weights, other: Weights) -> Weights:
+    """Give the difference of weights to others of the same names.
+
+    >>> minus({"w": torch.tensor(1.5)}, {"w": torch.tensor(1.0), "v": torch.tensor(0.0)})
+    {'w': tensor(0.5000)}
+    """
+    return {name: w - other[name] for name, w in weights.items()}
+
+
+def norm(weights: Weights) -> float:
+    """Give the Euclidean norm of all tensors together, in float64.
+
+    >>> norm({"v": torch.tensor([3.0]), "w": torch.tensor([[4.0]])})
+    5.0
+    """
+    return sqrt(sum(float(tensor.double().square().sum()) for tensor in weights.values()))
 
 
 def step(weights: Weights, gradient: Weights, rate: float) -> Weights:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -18,8 +17,10 @@ from pflego.advice.contenders import FEDERATED, PERSONAL
 from pflego.advice.start import choose
 from pflego.advice.statistics import Interval
 from pflego.advice.verdict import Answer, Verdict
-from pflego.cost import Cost
-from pflego.experiment import Experiment, read_settings
+from pflego.federation.remote import RemoteFederation
+from pflego.runs.cost import Cost
+from pflego.settings.experiment import Experiment
+from pflego.settings.tables import read_settings
 
 QUICK = {"steps": 8, "rounds": 4}
 
@@ -126,12 +127,12 @@ def test_a_regression_is_advised_by_its_error() -> None:
 def test_of_a_large_federation_some_clients_are_looked_at_and_only_they_are_loaded() -> None:
     loaded = set()
 
-    def load(id: int | str) -> pflego.Client:
-        loaded.add(id)
-        generator = np.random.default_rng(int(id))
+    def load(client_id: int | str) -> pflego.Client:
+        loaded.add(client_id)
+        generator = np.random.default_rng(int(client_id))
         y = np.arange(10) % 2
         x = generator.normal(size=(10, 8)) + y[:, None]
-        return pflego.Client(id, x.astype(np.float32), y)
+        return pflego.Client(client_id, x.astype(np.float32), y)
 
     federation = pflego.Federation.lazy(range(10**6), load, sizes=np.full(10**6, 10), classes=[0, 1])
     found = pflego.advise(federation, backbone(), steps=2, rounds=1, look_at=7)
@@ -165,7 +166,7 @@ def test_small_clients_are_told_that_classes_are_missing() -> None:
     [
         (clusters(1, 8, noise=1.0), {}, "has nobody to federate with"),
         (clusters(4, 8, noise=1.0, classes=1), {}, "there is nothing to compare"),
-        (pflego.Federation.elsewhere([1, 2], sizes=[3, 3], classes=[0], outputs=1), {}, "are elsewhere"),
+        (RemoteFederation([1, 2], sizes=[3, 3], classes=[0], outputs=1), {}, "not on this machine"),
         (clusters(4, 8, noise=1.0), {"splits": 1}, "splits must be 2 or more"),
         (clusters(4, 8, noise=1.0), {"look_at": 1}, "look_at must be 2 or more"),
         (clusters(4, 8, noise=1.0), {"rounds": 0}, "rounds must be a whole number above 0"),
@@ -223,10 +224,10 @@ def test_what_to_start_with_makes_the_same_federation_and_method(tmp_path: Path)
     assert experiment.federation.fingerprint() == federation.fingerprint()
     assert experiment.algorithm.name == found.start.algorithm
     assert experiment.algorithm.settings().items() >= found.start.options.items()
-    assert experiment.settings["participation"] == "3"
+    assert experiment.settings.value("participation") == "3"
     figures = json.loads((tmp_path / "advice" / "advice.json").read_text())
     assert figures["verdict"] == found.start.verdict
-    assert figures["start"]["settings"] == tomllib.loads((tmp_path / "advice" / "start.toml").read_text())
+    assert figures["start"]["settings"] == read_settings(tmp_path / "advice" / "start.toml")
     assert (tmp_path / "advice" / "advice.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -10,7 +10,7 @@ from pflego.advice.contenders import contenders, costs
 from pflego.advice.contest import Candidate, Contest, Split, evaluated, sample_scores
 from pflego.advice.plan import plan, reckon
 from pflego.advice.start import stop_after
-from pflego.task import Classification, Regression
+from pflego.learning.task import Classification, Regression
 
 A, B = pflego.PFLEGO(server_lr=0.1), pflego.PFLEGO(server_lr=0.2)
 

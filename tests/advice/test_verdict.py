@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pflego import PFLEGO, FedAvg
 from pflego.advice.contest import Candidate, Contest, Fair, Split
 from pflego.advice.statistics import Interval
 from pflego.advice.verdict import Verdict, answer, judge, shrinks
-from pflego.algorithms import PFLEGO, FedAvg
+from pflego.learning.task import Classification, Regression
 from pflego.report.words import Metric
-from pflego.task import Classification, Regression
 
 
 @pytest.mark.parametrize(

@@ -7,63 +7,14 @@ import pytest
 import torch
 
 import pflego
-from pflego.algorithms.base import Round
-from pflego.participation import Participation, cohort
-from pflego.problem import Problems
-from tests.reference import Adam, World, distance, gradients, loss, world
+from pflego.exchange.round import Round
+from pflego.learning.problem import Problems
+from tests.support.reference import World, algorithm_1, assert_follows, cohorts, distance, world
 
 
-def rows_of(twin: World, i: int) -> list[int]:
-    """Which of W_0's rows belong to a client."""
-    everybodys = twin.federation.classes or [0]
-    return [everybodys.index(c) for c in twin.federation[i].classes.tolist()] or [0]
-
-
-def common_head_sgd(
-    twin: World,
-    participation: Participation,
-    *,
-    rounds: int,
-    seed: int,
-    tau: int,
-    beta: float,
-    rho: float,
-    adam: bool,
-    decay: float = 0.0,
-) -> tuple[np.ndarray, list[float]]:
-    """Head steps on V_i, then one joint step on {theta, W_0, V_i}, in NumPy. V_i are left in twin.heads."""
-    clients = len(twin.sites)
-    scale = clients / participation.expected(clients)
-    W0 = np.zeros((twin.federation.outputs, 5))
-    optimizers = {name: Adam(rho) for name in ("V", "v", "W0")}
-    losses = []
-    for t in range(1, rounds + 1):
-        chosen = cohort(participation, clients, seed=seed, round=t)
-        dV, dv, dW0 = np.zeros_like(twin.net.V), np.zeros_like(twin.net.v), np.zeros_like(W0)
-        total, value = sum(twin.sites[i].n for i in chosen), 0.0
-        for i in chosen:
-            site, alpha, rows = twin.sites[i], twin.alphas[i], rows_of(twin, i)
-            own = twin.heads[i]
-            for _ in range(tau - 1):
-                own = own - beta * (gradients(twin.net, W0[rows] + own, site)[2] + decay * own)
-            gV, gv, gW = gradients(twin.net, W0[rows] + own, site)
-            twin.heads[i] = own - rho * scale * alpha * (gW + decay * own)
-            value += site.n / total * loss(twin.net, W0[rows] + twin.heads[i], site)
-            dV, dv = dV + scale * alpha * gV, dv + scale * alpha * gv
-            dW0[rows] += scale * alpha * gW
-        losses.append(value)
-        steps = {"V": (twin.net.V, dV), "v": (twin.net.v, dv), "W0": (W0, dW0)}
-        new = {k: optimizers[k].step(w, g) if adam else w - rho * g for k, (w, g) in steps.items()}
-        twin.net.V, twin.net.v, W0 = new["V"], new["v"], new["W0"]
-    return W0, losses
-
-
-def assert_same(run: pflego.Run, twin: World, W0: np.ndarray, tolerance: float) -> None:
-    assert distance(run.shared["0.weight"], twin.net.V) < tolerance
-    assert distance(run.shared["0.bias"], twin.net.v) < tolerance
-    assert distance(run.shared["head"], W0) < tolerance
-    for i, own in enumerate(twin.heads):
-        assert distance(run.states[f"c{i}"]["head"], own) < tolerance
+def beside_a_common_head(twin: World) -> World:
+    twin.common = np.zeros((twin.federation.outputs, 5))
+    return twin
 
 
 @pytest.mark.parametrize("regression", [False, True], ids=["classification", "regression"])
@@ -71,19 +22,19 @@ def assert_same(run: pflego.Run, twin: World, W0: np.ndarray, tolerance: float) 
 def test_exact_mode_is_centralised_gradient_descent(
     dtype: torch.dtype, tolerance: float, regression: bool
 ) -> None:
-    twin = world(dtype=dtype, regression=regression)
+    twin = beside_a_common_head(world(dtype=dtype, regression=regression))
     algorithm = pflego.PFLEGO(
         steps=1, server_lr=0.3, server_optimizer="sgd", head_step="exact", common_head=True, head_decay=0.0
     )
     run = pflego.train(twin.federation, twin.model, algorithm, rounds=20)
-    W0, _ = common_head_sgd(twin, pflego.Everyone(), rounds=20, seed=0, tau=1, beta=0, rho=0.3, adam=False)
-    assert_same(run, twin, W0, tolerance)
+    algorithm_1(twin, [range(5)] * 20, r=5, tau=1, beta=0, rho=0.3, exact=True)
+    assert_follows(run, twin, tolerance)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 @pytest.mark.parametrize("adam", [False, True], ids=["sgd", "adam"])
 def test_rounds_with_some_clients_follow_the_equations(adam: bool, decay: float) -> None:
-    twin = world()
+    twin = beside_a_common_head(world())
     algorithm = pflego.PFLEGO(
         steps=5,
         client_lr=0.2,
@@ -94,11 +45,10 @@ def test_rounds_with_some_clients_follow_the_equations(adam: bool, decay: float)
         head_decay=decay,
     )
     run = pflego.train(twin.federation, twin.model, algorithm, rounds=15, participation=2, seed=3)
-    W0, losses = common_head_sgd(
-        twin, pflego.Fixed(2), rounds=15, seed=3, tau=5, beta=0.2, rho=0.05, adam=adam, decay=decay
-    )
-    assert_same(run, twin, W0, 1e-9)
-    assert [row["loss"] for row in run.history] == pytest.approx(losses, rel=1e-9)
+    chosen = cohorts(pflego.Fixed(2), 5, rounds=15, seed=3)
+    trace = algorithm_1(twin, chosen, r=2, tau=5, beta=0.2, rho=0.05, adam=adam, exact=True, decay=decay)
+    assert_follows(run, twin, 1e-9)
+    assert [row["loss"] for row in run.history] == pytest.approx(trace.losses, rel=1e-9)
 
 
 def test_a_client_is_judged_with_the_sum_of_both_parts() -> None:
@@ -106,23 +56,23 @@ def test_a_client_is_judged_with_the_sum_of_both_parts() -> None:
     run = pflego.train(twin.federation, twin.model, pflego.PFLEGO(steps=5, common_head=True), rounds=5)
     V, v, W0 = (run.shared[name].numpy() for name in ("0.weight", "0.bias", "head"))
     for i, row in enumerate(run.evaluate()):
-        client, W = twin.federation[i], W0[rows_of(twin, i)] + run.states[f"c{i}"]["head"].numpy()
+        client, W = twin.federation[i], W0[twin.rows(i)] + run.states[f"c{i}"]["head"].numpy()
         z = np.tanh(client.x_test.numpy() @ V.T + v) @ W[:, :-1].T + W[:, -1]
         predicted = client.classes.numpy()[z.argmax(axis=1)]
         assert row["accuracy"] == (predicted == client.y_test.numpy()).mean()
         assert run.personal_model(client.id).predict(client.x_test).tolist() == predicted.tolist()
 
 
-def test_the_message_shows_only_rows_of_the_clients_own_classes() -> None:
+def test_a_contribution_shows_only_rows_of_the_clients_own_classes() -> None:
     twin = world()
     algorithm = pflego.PFLEGO(steps=3, common_head=True)
     problem = Problems(twin.federation, twin.model)[1]
     shared = algorithm.init_shared(twin.model, twin.federation.outputs, seed=0)
-    round = Round(1, clients=5, expected=5, samples=twin.federation.samples, selected=5)
-    update = algorithm.client_update(round, shared, algorithm.init_state(problem, 0), problem)
-    assert update.message.keys() == {"0.weight", "0.bias", "head"}
-    touched = update.message["head"].abs().sum(dim=1).nonzero().flatten().tolist()
-    assert touched == rows_of(twin, 1)
+    now = Round(1, alpha=twin.alphas[1])
+    update = algorithm.client_update(now, shared, algorithm.init_state(problem, 0), problem)
+    assert update.contribution.keys() == {"0.weight", "0.bias", "head"}
+    touched = update.contribution["head"].abs().sum(dim=1).nonzero().flatten().tolist()
+    assert touched == twin.rows(1)
 
 
 def test_a_common_head_starts_as_asked_and_personal_parts_at_zero() -> None:

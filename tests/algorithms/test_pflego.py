@@ -8,20 +8,25 @@ import torch
 from torch import nn
 
 import pflego
-from pflego.algorithms.base import Reply, Round
-from pflego.participation import Participation, cohort
-from pflego.problem import Problems
-from pflego.run import Run
-from tests.reference import Adam, World, distance, gradients, loss, world
+from pflego.engines.local import LocalEngine
+from pflego.engines.play import Exchange
+from pflego.exchange.round import Round
+from pflego.federation.participation import Participation
+from pflego.federation.roster import ClientId
+from pflego.learning.problem import Problems
+from pflego.weights import Weights
+from tests.support.reference import (
+    World,
+    algorithm_1,
+    assert_follows,
+    cohorts,
+    distance,
+    gradients,
+    loss,
+    world,
+)
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
-
-
-def assert_same(run: Run, twin: World, tolerance: float) -> None:
-    assert distance(run.shared["0.weight"], twin.net.V) < tolerance
-    assert distance(run.shared["0.bias"], twin.net.v) < tolerance
-    for i, head in enumerate(twin.heads):
-        assert distance(run.states[f"c{i}"]["head"], head) < tolerance
 
 
 @pytest.mark.parametrize("regression", [False, True], ids=["classification", "regression"])
@@ -36,49 +41,7 @@ def test_exact_mode_is_centralised_gradient_descent(dtype: torch.dtype, regressi
         twin.net.V = twin.net.V - 0.3 * sum(a * g[0] for a, g in zip(twin.alphas, parts, strict=True))
         twin.net.v = twin.net.v - 0.3 * sum(a * g[1] for a, g in zip(twin.alphas, parts, strict=True))
         twin.heads = [W - 0.3 * a * g[2] for W, a, g in zip(twin.heads, twin.alphas, parts, strict=True)]
-    assert_same(run, twin, TOLERANCE[dtype])
-
-
-def algorithm_1(
-    twin: World,
-    participation: Participation,
-    *,
-    rounds: int,
-    seed: int,
-    tau: int,
-    beta: float,
-    rho: float,
-    adam: bool = False,
-    exact: bool = False,
-) -> list[float]:
-    """The paper's Algorithm 1, line by line. Gives the participants' loss of every round."""
-    clients = len(twin.sites)
-    scale = clients / participation.expected(clients)
-    optimizers = {"V": Adam(rho), "v": Adam(rho)}
-    losses = []
-    for t in range(1, rounds + 1):
-        chosen = cohort(participation, clients, seed=seed, round=t)
-        dV, dv = np.zeros_like(twin.net.V), np.zeros_like(twin.net.v)
-        total = sum(twin.sites[i].n for i in chosen)
-        value = 0.0
-        for i in chosen:
-            W, site, alpha = twin.heads[i], twin.sites[i], twin.alphas[i]
-            for _ in range(tau - 1):
-                W = W - beta * gradients(twin.net, W, site)[2]
-            gV, gv, gW = gradients(twin.net, W, site)
-            twin.heads[i] = W - rho * scale * (alpha if exact else 1) * gW
-            value += site.n / total * loss(twin.net, twin.heads[i], site)
-            dV += scale * alpha * gV
-            dv += scale * alpha * gv
-        losses.append(value)
-        if adam and chosen:
-            twin.net.V, twin.net.v = (
-                optimizers["V"].step(twin.net.V, dV),
-                optimizers["v"].step(twin.net.v, dv),
-            )
-        else:
-            twin.net.V, twin.net.v = twin.net.V - rho * dV, twin.net.v - rho * dv
-    return losses
+    assert_follows(run, twin, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("server_optimizer", ["sgd", "adam"])
@@ -100,32 +63,30 @@ def test_rounds_follow_algorithm_1(
         head_step=head_step,  # type: ignore[arg-type]
     )
     run = pflego.train(twin.federation, twin.model, algorithm, rounds=15, participation=participation, seed=3)
-    losses = algorithm_1(
+    trace = algorithm_1(
         twin,
-        participation,
-        rounds=15,
-        seed=3,
+        cohorts(participation, 5, rounds=15, seed=3),
+        r=participation.expected(5),
         tau=5,
         beta=0.2,
         rho=0.05,
         adam=server_optimizer == "adam",
         exact=head_step == "exact",
     )
-    assert_same(run, twin, 1e-10)
-    for row, value in zip(run.history, losses, strict=True):
-        if row["participants"]:
-            assert row["loss"] == pytest.approx(value, rel=1e-10)
-        else:
-            assert row["loss"] is None
-            assert row["participants_accuracy"] is None
+    assert_follows(run, twin, 1e-10)
+    assert [row["loss"] for row in run.history] == [
+        None if value is None else pytest.approx(value, rel=1e-10) for value in trace.losses
+    ]
+    for row in run.history:
+        assert (row["participants_accuracy"] is None) == (row["participants"] == 0)
 
 
 def test_float32_follows_algorithm_1_to_rounding() -> None:
     twin = world(dtype=torch.float32)
     algorithm = pflego.PFLEGO(steps=5, client_lr=0.2, server_lr=0.05, server_optimizer="sgd")
     run = pflego.train(twin.federation, twin.model, algorithm, rounds=20, participation=2, seed=1)
-    algorithm_1(twin, pflego.Fixed(2), rounds=20, seed=1, tau=5, beta=0.2, rho=0.05)
-    assert_same(run, twin, 1e-5)
+    algorithm_1(twin, cohorts(pflego.Fixed(2), 5, rounds=20, seed=1), r=2, tau=5, beta=0.2, rho=0.05)
+    assert_follows(run, twin, 1e-5)
 
 
 def test_with_everyone_the_loss_is_the_whole_federations() -> None:
@@ -141,25 +102,28 @@ def test_with_everyone_the_loss_is_the_whole_federations() -> None:
 def stochastic_gradient(twin: World, chosen: tuple[int, ...], expected: float) -> dict[str, torch.Tensor]:
     """One step of rate 1 in exact mode, without head steps before it: what moves is the gradient."""
     algorithm = pflego.PFLEGO(steps=1, server_lr=1.0, server_optimizer="sgd", head_step="exact")
-    round = Round(1, clients=len(twin.sites), expected=expected, samples=twin.federation.samples, selected=5)
     shared = twin.model.weights()
-    moved = {f"c{i}": torch.zeros(W.shape) for i, W in enumerate(twin.heads)}
-    replies = []
-    for i in chosen:
-        problem = Problems(twin.federation, twin.model)[i]
-        state = {"head": torch.from_numpy(twin.heads[i])}
-        update = algorithm.client_update(round, shared, state, problem)
-        moved[f"c{i}"] = state["head"] - update.state["head"]
-        replies.append(Reply(f"c{i}", problem.samples, update.message))
-    new = algorithm.server_update(round, shared, {}, replies)[0] if replies else shared
-    return {**moved, **{name: shared[name] - new[name] for name in shared}}
+    states: dict[ClientId, Weights] = {
+        f"c{i}": {"head": torch.from_numpy(W)} for i, W in enumerate(twin.heads)
+    }
+    moved = {str(client): torch.zeros_like(state["head"]) for client, state in states.items()}
+    played = Exchange.of(algorithm, twin.federation.sizes, expected=expected).play(
+        LocalEngine(Problems(twin.federation, twin.model), algorithm, states),
+        1,
+        shared,
+        {},
+        chosen,
+        ids=twin.federation.ids,
+        keep=lambda changed: None,
+    )
+    moved |= {str(client): states[client]["head"] - state["head"] for client, state in played.states.items()}
+    return {**moved, **{name: shared[name] - played.shared[name] for name in shared}}
 
 
 @pytest.mark.parametrize("process", ["fixed", "binomial"])
 def test_the_stochastic_gradient_is_unbiased(process: str) -> None:
     twin = world(clients=5)
-    rng = np.random.default_rng(1)
-    twin.heads = [rng.normal(size=W.shape) for W in twin.heads]
+    twin.random_heads()
     if process == "fixed":
         expected = 2.0
         cohorts: dict[tuple[int, ...], float] = {c: 0.1 for c in combinations(range(5), 2)}  # noqa: C420
@@ -214,7 +178,7 @@ def test_passes_do_not_depend_on_tau() -> None:
 
 def test_heads_start_as_asked() -> None:
     twin = world()
-    chosen = cohort(pflego.Fixed(1), 5, seed=0, round=1)
+    [chosen] = cohorts(pflego.Fixed(1), 5, rounds=1, seed=0)
     unseen = [id for position, id in enumerate(twin.federation.ids) if position not in chosen]
     for how, expected in [("zeros", 0.0), (lambda rows, columns, _: torch.full((rows, columns), 0.5), 0.5)]:
         algorithm = pflego.PFLEGO(head_init=how)  # type: ignore[arg-type]
@@ -245,7 +209,7 @@ def test_heads_start_as_asked() -> None:
     ids=str,
 )
 def test_wrong_hyperparameters_are_refused_by_name(wrong: dict[str, object]) -> None:
-    with pytest.raises(pflego.UserError, match=next(iter(wrong))):
+    with pytest.raises(pflego.SettingError, match=next(iter(wrong))):
         pflego.PFLEGO(**wrong)  # type: ignore[arg-type]
 
 
@@ -253,9 +217,9 @@ def test_only_thetas_gradient_leaves_the_client() -> None:
     twin = world()
     problem = Problems(twin.federation, twin.model)[0]
     algorithm = pflego.PFLEGO()
-    round = Round(1, clients=5, expected=5, samples=twin.federation.samples, selected=5)
-    update = algorithm.client_update(round, twin.model.weights(), algorithm.init_state(problem, 0), problem)
-    assert update.message.keys() == {"0.weight", "0.bias"}
+    state = algorithm.init_state(problem, 0)
+    update = algorithm.client_update(Round(1), twin.model.weights(), state, problem)
+    assert update.contribution.keys() == {"0.weight", "0.bias"}
 
 
 def test_a_backbone_without_weights_leaves_only_heads() -> None:

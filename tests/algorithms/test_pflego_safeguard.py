@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import pflego
-from pflego.algorithms.base import Round
-from pflego.problem import Problems
+from pflego.exchange.round import Round
+from pflego.learning.problem import Problems
 from pflego.weights import Weights
-from tests.reference import F64, Adam, Net, Site, World, distance, gradients, loss, world
+from tests.support.reference import F64, Adam, Net, Site, World, distance, gradients, loss, world
 
 both_rules = pytest.mark.parametrize("rule", ["momentum", "adam"])
 both_tasks = pytest.mark.parametrize("regression", [False, True], ids=["classification", "regression"])
@@ -44,11 +44,6 @@ def guarded_steps(
     return W, None
 
 
-def random_heads(twin: World, size: float) -> None:
-    rng = np.random.default_rng(1)
-    twin.heads = [size * rng.normal(size=W.shape) for W in twin.heads]
-
-
 def adapted(twin: World, method: pflego.PFLEGO) -> list[F64]:
     """Every client's head after tau - 1 steps."""
     problems, shared = Problems(twin.federation, twin.model), twin.model.weights()
@@ -64,7 +59,7 @@ def adapted(twin: World, method: pflego.PFLEGO) -> list[F64]:
 @pytest.mark.parametrize("size", [0.0, 1.0])
 def test_sane_rates_need_no_help(size: float, regression: bool, rule: str) -> None:
     twin = world(regression=regression)
-    random_heads(twin, size)
+    twin.random_heads(size)
     rate = {"momentum": 0.05, "adam": 0.005}[rule]
     for W, after, site in zip(twin.heads, adapted(twin, algorithm(rule, rate)), twin.sites, strict=True):
         assert loss(twin.net, after, site) < loss(twin.net, W, site)
@@ -79,7 +74,7 @@ def test_sane_rates_need_no_help(size: float, regression: bool, rule: str) -> No
 @pytest.mark.parametrize("rate", [0.3, 10.0, 100.0, 1e3, 1e30])
 def test_no_rate_leads_uphill(rate: float, regression: bool, rule: str) -> None:
     twin = world(regression=regression)
-    random_heads(twin, 1.0)
+    twin.random_heads(1.0)
     for W, after, site in zip(twin.heads, adapted(twin, algorithm(rule, rate)), twin.sites, strict=True):
         assert loss(twin.net, after, site) <= loss(twin.net, W, site)
         wanted, _ = guarded_steps(twin.net, W, site, rule=rule, rate=rate, count=19)
@@ -113,7 +108,7 @@ def test_these_rates_reach_every_case() -> None:
 @both_rules
 def test_the_last_resort_is_the_old_head(rule: str) -> None:
     twin = world(regression=True)
-    random_heads(twin, 0.1)
+    twin.random_heads(0.1)
     for W, after in zip(twin.heads, adapted(twin, algorithm(rule, 1e3)), strict=True):
         assert np.array_equal(W, after)
 
@@ -121,17 +116,16 @@ def test_the_last_resort_is_the_old_head(rule: str) -> None:
 @both_rules
 def test_with_the_old_head_the_joint_step_goes_on_as_ever(rule: str) -> None:
     twin = world(regression=True)
-    random_heads(twin, 0.1)
+    twin.random_heads(0.1)
     method = algorithm(rule, 1e3, server_lr=0.05, server_optimizer="sgd")
-    round = Round(1, clients=5, expected=5, samples=twin.federation.samples, selected=5)
     for i, (W, site) in enumerate(zip(twin.heads, twin.sites, strict=True)):
         problem = Problems(twin.federation, twin.model)[i]
-        update = method.client_update(round, twin.model.weights(), {"head": torch.from_numpy(W)}, problem)
+        update = method.client_update(Round(1), twin.model.weights(), {"head": torch.from_numpy(W)}, problem)
         dV, dv, dW = gradients(twin.net, W, site)
-        assert update.fallbacks == 1
+        assert update.metrics["fallbacks"].value == 1
         assert distance(update.state["head"], W - 0.05 * dW) < 1e-12
-        assert distance(update.message["0.weight"], dV) < 1e-12
-        assert distance(update.message["0.bias"], dv) < 1e-12
+        assert distance(update.contribution["0.weight"], dV) < 1e-12
+        assert distance(update.contribution["0.bias"], dv) < 1e-12
 
 
 def test_the_safeguard_holds_over_a_whole_run() -> None:
@@ -147,7 +141,7 @@ def test_the_safeguard_holds_over_a_whole_run() -> None:
 def test_gradient_descent_is_left_to_its_rate() -> None:
     """Proposition 2's bound is a warning there, not a safeguard: uphill it goes."""
     twin = world(regression=True)
-    random_heads(twin, 0.1)
+    twin.random_heads(0.1)
     after = adapted(twin, algorithm("gd", 1.5))
     for W, stepped, site in zip(twin.heads, after, twin.sites, strict=True):
         wanted = W

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pflego.algorithms import ALGORITHMS
-from pflego.experiment import Experiment
-from tests.cli.afterwards import WARDS, numbers, patients
+from pflego.algorithms.registry import methods
+from pflego.settings.experiment import Experiment
+from tests.support.afterwards import WARDS, numbers, patients
 
 
 def train(folder: Path, data: Path, **settings: object) -> Path:
@@ -38,7 +38,7 @@ def sums(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(folder / "run", numbers(folder, "sums", regression=True), clients=3)
 
 
-@pytest.fixture(scope="session", params=ALGORITHMS)
+@pytest.fixture(scope="session", params=methods())
 def of_every_method(
     arrays: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Path:

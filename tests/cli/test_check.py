@@ -115,9 +115,9 @@ def test_a_file_that_is_not_there_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["pflego", "data", "check", "none.csv"])
-    with pytest.raises(SystemExit) as exit:
+    with pytest.raises(SystemExit) as stopped:
         main()
-    assert exit.value.code == 2
+    assert stopped.value.code == 2
     assert (
         capfd.readouterr().err
         == "pflego: none.csv is no folder and no CSV, Parquet or .npz file that could be read\n"

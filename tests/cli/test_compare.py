@@ -8,9 +8,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import pflego
-from pflego.algorithms import ALGORITHMS
+from pflego.algorithms.registry import methods
 from pflego.cli import app
-from pflego.comparison import choose, settings_for
+from pflego.comparison.compare import choose, settings_for
 
 SMALL = ["--clients", "5", "--rounds", "3", "--steps", "6", "--participation", "2", "--evaluate-every", "1"]
 
@@ -23,10 +23,10 @@ def test_all_methods_meet_the_same_federation_and_cohorts(tmp_path: Path) -> Non
     result = invoke("--algorithms", "all", *SMALL, "--out", str(tmp_path))
     assert result.exit_code == 0
     entries = json.loads((tmp_path / "comparison.json").read_text())
-    assert [entry["algorithm"] for entry in entries] == list(ALGORITHMS)
-    assert all(name in result.output for name in ALGORITHMS)
+    assert [entry["algorithm"] for entry in entries] == list(methods())
+    assert all(name in result.output for name in methods())
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
-    settings = [(tmp_path / name / "seed-0" / "settings.toml").read_text() for name in ALGORITHMS]
+    settings = [(tmp_path / name / "seed-0" / "settings.toml").read_text() for name in methods()]
     federations = {line for text in settings for line in text.splitlines() if line.startswith("federation =")}
     assert len(federations) == 1
     costs = {entry["algorithm"]: entry["cost"] for entry in entries}
@@ -57,7 +57,8 @@ def test_several_seeds_give_mean_and_spread_and_the_same_command_goes_on(tmp_pat
 
 def test_a_setting_goes_to_the_methods_that_have_it(tmp_path: Path) -> None:
     given = {"rounds": 5, "mu": 0.5, "server_lr": 0.1, "fedprox": {"mu": 0.7}, "pflego": {"steps": 9}}
-    made = {name: settings_for(name, given, 3, tmp_path) for name in ("pflego", "fedprox", "ditto", "fedavg")}
+    names = ("pflego", "fedprox", "ditto", "fedavg")
+    made = {name: settings_for(name, given, 3, tmp_path).flat for name in names}
     assert made["fedprox"]["mu"] == 0.7
     assert made["ditto"]["mu"] == 0.5
     assert "mu" not in made["pflego"]
@@ -88,9 +89,9 @@ def test_states_on_disk_change_nothing(tmp_path: Path, method: pflego.Algorithm)
     pflego.train(federation, model, method, out=tmp_path, states="disk", **{**options, "rounds": 3})  # type: ignore[arg-type]
     disk = pflego.train(federation, model, method, out=tmp_path, states="disk", resume=True, **options)  # type: ignore[arg-type]
     assert disk.states._held == {}  # type: ignore[attr-defined]
-    for id in federation.ids:
-        for name, tensor in memory.states[id].items():
-            assert (disk.states[id][name] == tensor).all()
+    for client in federation.ids:
+        for name, tensor in memory.states[client].items():
+            assert (disk.states[client][name] == tensor).all()
     with pytest.raises(pflego.UserError, match="needs a folder"):
         pflego.train(federation, model, method, states="disk", **options)  # type: ignore[arg-type]
 

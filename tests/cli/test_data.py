@@ -15,9 +15,9 @@ import pflego
 from pflego.cli import app, main
 from pflego.data.sets.catalogue import CATALOGUE, KNOWN
 from pflego.data.sets.download import Remote
-from pflego.experiment import Experiment
-from tests.data.sets.official import MNIST, idx, labels, omniglot_drawings, pictures, write_packed
-from tests.data.sets.server import serving
+from pflego.settings.experiment import Experiment
+from tests.support.file_server import serving
+from tests.support.official import MNIST, idx, labels, omniglot_drawings, pictures, write_packed
 
 
 @pytest.fixture(autouse=True)
@@ -60,10 +60,10 @@ def succeed(*words: str) -> str:
 
 def refuse(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *words: str) -> str:
     monkeypatch.setattr(sys, "argv", ["pflego", "data", *words])
-    with pytest.raises(SystemExit) as exit:
+    with pytest.raises(SystemExit) as stopped:
         main()
     said = capfd.readouterr()
-    assert exit.value.code == 2
+    assert stopped.value.code == 2
     assert said.out == ""
     assert said.err.startswith("pflego: ")
     assert said.err.count("\n") == 1
@@ -175,7 +175,7 @@ def test_show_shows_what_an_experiment_of_these_settings_has(
 def test_an_experiment_notes_how_its_federation_was_made(folder: Path) -> None:
     settings = {"data": "omniglot", "data_dir": str(folder), "rotations": 1}
     experiment = Experiment.build(settings)
-    assert experiment.settings["clients"] == 3
+    assert experiment.settings.value("clients") == 3
     made = experiment.federation.source
     assert made.items() >= {"clients": 3, "split": "drawing", "rotations": 1}.items()
     again = Experiment.build(made)
@@ -208,10 +208,11 @@ def test_show_refuses_in_one_line(
 
 
 @pytest.mark.parametrize("word", ["low", "2.5"])
-def test_a_degree_is_a_number_or_one_of_three_words(word: str) -> None:
-    result = run("show", "digits", "--classes-per-client", word)
-    assert result.exit_code == 2
-    assert "neither a whole number nor high, medium or none" in result.stderr.replace("│\n│", "")
+def test_a_degree_is_a_number_or_one_of_three_words(
+    word: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = refuse(monkeypatch, capfd, "show", "digits", "--classes-per-client", word)
+    assert f"a whole number above 0 or high or medium or none, not '{word}'" in said
 
 
 def test_help_does_not_load_torch() -> None:

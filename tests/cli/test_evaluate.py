@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pflego as package
-from tests.cli.afterwards import assert_refused, patients, pflego, rows
+from tests.support.afterwards import assert_refused, patients, pflego, rows
 
 
 def test_everybody_has_a_line_and_all_together_one(arrays: Path, tmp_path: Path) -> None:

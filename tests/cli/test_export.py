@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pflego as package
-from tests.cli.afterwards import assert_refused, pflego
+from tests.support.afterwards import assert_refused, pflego
 
 
 def test_a_clients_model_is_written_in_every_format(arrays: Path, tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_names_of_classes_come_along(wards: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_said(
     arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pflego.export.find_spec", lambda name: None)
+    monkeypatch.setattr("pflego.after.export.find_spec", lambda name: None)
     why = "for ONNX: pip install 'pflego[export]'"
     result = pflego("export", arrays, "--client", 1, "--out", tmp_path / "m")
     assert result.stderr == f"no onnx file: {why}\n"

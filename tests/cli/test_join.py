@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import pflego as package
-from tests.cli.afterwards import assert_refused, numbers, patients, pflego, rows
-from tests.reference import assert_identical
+from tests.support.afterwards import assert_refused, numbers, patients, pflego, rows
+from tests.support.reference import assert_identical
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ def test_a_newcomer_gets_a_model_and_training_goes_on_with_it(small: Path, newco
     after = package.open_run(small)
     assert len(after.history) == 12
     assert after.history[:4] == joined.history
-    assert "new" in {id for number in range(5, 13) for id in after.participants(number)}
+    assert "new" in {client for number in range(5, 13) for client in after.participants(number)}
     assert not torch.equal(after.states["new"]["head"], joined.states["new"]["head"])
-    settings = tomllib.loads((small / "settings.toml").read_text())
-    assert settings["clients"] == 4
-    assert [(one["client"], one["data"]) for one in settings["joined"]] == [("new", str(newcomer))]
+    data = tomllib.loads((small / "settings.toml").read_text())["data"]
+    assert data["clients"] == 4
+    assert [(one["client"], one["data"]) for one in data["joined"]] == [("new", str(newcomer))]
 
 
 def test_the_command_does_what_python_does(small: Path, newcomer: Path, tmp_path: Path) -> None:
@@ -55,10 +55,9 @@ def test_the_command_does_what_python_does(small: Path, newcomer: Path, tmp_path
     run = package.open_run(tmp_path / "python")
     ours = package.open_run(small)
     joined = run.join(ours.federation.client("new"), steps=40, alone=0)
-    settings = run.settings
     resumed = package.train(
         joined.run.federation, package.models.build("mlp", (4,)), run.algorithm, rounds=9, participation=2,
-        device="cpu", out=tmp_path / "python", resume=True, evaluate_every=int(str(settings["evaluate_every"])),
+        device="cpu", out=tmp_path / "python", resume=True, evaluate_every=run.plan.evaluate_every,
     )  # fmt: skip
     assert_identical(ours, resumed)
 

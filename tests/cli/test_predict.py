@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pflego as package
-from tests.cli.afterwards import assert_refused, patients, pflego, rows
+from tests.support.afterwards import assert_refused, patients, pflego, rows
 
 
 def softmax(z: torch.Tensor) -> list[list[float]]:
@@ -116,11 +116,13 @@ def test_models_of_every_method_predict(of_every_method: Path, tmp_path: Path) -
     assert result.stderr == f"accuracy {100 * row['accuracy']:.2f} %, {row['samples']} samples\n"
 
 
-@pytest.mark.parametrize("format", ["safetensors", "torch"])
-def test_an_exported_model_says_the_same_without_the_run(wards: Path, tmp_path: Path, format: str) -> None:
+@pytest.mark.parametrize("file_format", ["safetensors", "torch"])
+def test_an_exported_model_says_the_same_without_the_run(
+    wards: Path, tmp_path: Path, file_format: str
+) -> None:
     table = patients(tmp_path / "new.csv", ["south"], seed=5, each=6)
     wanted = pflego("predict", wards, "--data", table)
-    package.open_run(wards).export("south", tmp_path / "model", formats=[format])  # type: ignore[list-item]
+    package.open_run(wards).export("south", tmp_path / "model", formats=[file_format])  # type: ignore[list-item]
     given = pflego("predict", tmp_path / "model", "--data", table)
     assert given.stderr == wanted.stderr
     for ours, theirs in zip(rows(given.stdout), rows(wanted.stdout), strict=True):

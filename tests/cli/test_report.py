@@ -11,7 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from pflego.cli import app, main
-from pflego.experiment import Experiment
+from pflego.settings.experiment import Experiment
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +82,9 @@ def test_a_folder_without_a_run_is_refused(
     monkeypatch.chdir(tmp_path)
     folders = [str(runs["pflego"]) if word == "PFLEGO" else word for word in words]
     monkeypatch.setattr(sys, "argv", ["pflego", "report", *folders])
-    with pytest.raises(SystemExit) as exit:
+    with pytest.raises(SystemExit) as stopped:
         main()
-    assert exit.value.code == 2
+    assert stopped.value.code == 2
     assert capfd.readouterr().err == "pflego: nowhere holds no run\n"
     assert list(tmp_path.iterdir()) == []
 
@@ -96,7 +96,7 @@ def test_a_library_that_is_missing_is_named(
     monkeypatch.setattr(
         sys, "argv", ["pflego", "report", str(runs["pflego"]), "--out", str(tmp_path / "a.html")]
     )
-    with pytest.raises(SystemExit) as exit:
+    with pytest.raises(SystemExit) as stopped:
         main()
-    assert exit.value.code == 2
+    assert stopped.value.code == 2
     assert capfd.readouterr().err == "pflego: for a report: pip install 'pflego[report]'\n"

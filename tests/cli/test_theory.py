@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 import pflego
 from pflego.cli import app
-from pflego.convergence import SquaredGradient
-from tests.reference import gradients, world
+from pflego.training.convergence import SquaredGradient
+from tests.support.reference import gradients, world
 
 
 def test_the_rate_of_corollary_1_is_measured_and_drawn(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from pflego.cli import app, main
+from pflego.settings.tables import read_settings
 
 pytest.importorskip("optuna", reason="optuna is not installed: pip install 'pflego[search]'")
 
@@ -35,11 +35,12 @@ def test_a_search_ends_in_a_table_and_in_settings_to_run(tmp_path: Path) -> None
         "trials.json",
         "tuning.png",
     }
-    best = tomllib.loads((out / "best.toml").read_text())
+    best = read_settings(out / "best.toml")
+    assert isinstance(best["steps"], int)
     assert 2 <= best["steps"] <= 6
     run = CliRunner().invoke(app, ["run", str(out / "best.toml"), "--out", str(tmp_path / "run")])
     assert run.exit_code == 0
-    kept = tomllib.loads((tmp_path / "run" / "settings.toml").read_text())
+    kept = read_settings(tmp_path / "run" / "settings.toml")
     assert kept.items() >= best.items() - {("participation", 2)}
 
 
@@ -81,10 +82,10 @@ def test_what_is_wrong_is_one_line(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["pflego", "tune", *SMALL, *words, "--out", str(tmp_path / "out")])
-    with pytest.raises(SystemExit) as exit:
+    with pytest.raises(SystemExit) as stopped:
         main()
     said = capfd.readouterr()
-    assert exit.value.code == 2
+    assert stopped.value.code == 2
     assert said.err.startswith("pflego: ")
     assert said.err.count("\n") == 1
     assert reason in said.err

@@ -1,13 +1,15 @@
 import hashlib
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 
 import pflego
-from pflego import Federation, UserError
+from pflego import Federation, SettingError, UserError
+from pflego.data.division import PartitionName
 
 
 def write_npz(path: Path, y_train: list[float], y_test: list[float], *, inputs: int | None = None) -> Path:
@@ -148,7 +150,9 @@ def test_a_federation_is_what_it_was_in_version_0_1(data: str, settings: dict[st
 
 
 @pytest.mark.parametrize(("word", "number"), [("high", 2), ("medium", 5), ("none", 10)])
-def test_degrees_of_personalisation_are_numbers_of_classes(word: str, number: int) -> None:
+def test_degrees_of_personalisation_are_numbers_of_classes(
+    word: Literal["high", "medium", "none"], number: int
+) -> None:
     federation = pflego.load("digits", clients=10, classes_per_client=word)
     assert {len(client.classes) for client in federation} == {number}
     assert federation.source["classes_per_client"] == number
@@ -156,8 +160,8 @@ def test_degrees_of_personalisation_are_numbers_of_classes(word: str, number: in
 
 
 def test_a_degree_that_is_none_is_refused() -> None:
-    with pytest.raises(UserError, match="above 0, or high, medium, none, not 'low'"):
-        pflego.load("digits", classes_per_client="low")
+    with pytest.raises(SettingError, match="above 0 or high or medium or none, not 'low'"):
+        pflego.load("digits", classes_per_client="low")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("settings", [{"partition": "dirichlet", "alpha": 0.1}, {"partition": "iid"}])
@@ -250,13 +254,13 @@ def test_a_column_of_fractions_names_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["classes", "dirichlet"])
-def test_a_regression_is_not_divided_by_classes(kind: str) -> None:
+def test_a_regression_is_not_divided_by_classes(kind: PartitionName) -> None:
     with pytest.raises(UserError, match=f"no classes for partition='{kind}': take 'iid'"):
         pflego.load("diabetes", partition=kind)
 
 
 @pytest.mark.parametrize("kind", ["dirichlet", "iid"])
-def test_fewer_samples_than_clients_are_refused_by_any_partition(kind: str) -> None:
+def test_fewer_samples_than_clients_are_refused_by_any_partition(kind: PartitionName) -> None:
     with pytest.raises(UserError, match="digits is too small for 2000 clients"):
         pflego.load("digits", clients=2000, partition=kind)
 

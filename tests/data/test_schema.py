@@ -6,6 +6,7 @@ import pytest
 import pflego
 from pflego import UserError
 from pflego.data.schema import Feature, Schema, schema_of
+from pflego.federation.remote import RemoteFederation
 
 TABLE = Schema(
     "table",
@@ -97,5 +98,5 @@ def test_a_federation_with_a_schema_keeps_it() -> None:
     assert schema_of(pflego.Federation([client], schema=TABLE)) is TABLE
     lazy = pflego.Federation.lazy(["a"], lambda id: client, sizes=[2], classes=[0, 1], schema=TABLE)
     assert lazy.schema is TABLE
-    far = pflego.Federation.elsewhere(["a"], sizes=[2], classes=[0, 1], outputs=2, schema=TABLE)
+    far = RemoteFederation(["a"], sizes=[2], classes=[0, 1], outputs=2, schema=TABLE)
     assert far.schema is TABLE

@@ -7,8 +7,9 @@ import pytest
 from flwr.common.config import get_fused_config_from_dir, get_project_config
 
 import pflego
+from pflego.deploy.flower.app_config import AppConfig, Deployment
 from pflego.deploy.folder import write_app
-from pflego.engines.flower.settings import Plan
+from pflego.settings.tables import read_settings
 
 
 def test_flower_takes_the_folder_and_its_settings(tmp_path: Path) -> None:
@@ -22,18 +23,32 @@ def test_flower_takes_the_folder_and_its_settings(tmp_path: Path) -> None:
     }
     assert get_project_config(tmp_path / "My hospitals")["project"]["name"] == "my-hospitals"
     changed = get_fused_config_from_dir(tmp_path / "My hospitals", {"rounds": 9, "min_clients": 5})
-    plan = Plan.read(changed)
-    assert plan.settings["rounds"] == 9
-    assert plan.deployment.min_clients == 5
-    assert isinstance(plan.algorithm, pflego.FedRep)
-    assert plan.algorithm.body_steps == 2
+    config = AppConfig.read(changed)
+    assert config.settings.value("rounds") == 9
+    assert config.deployment.min_clients == 5
+    assert isinstance(config.algorithm, pflego.FedRep)
+    assert config.algorithm.body_steps == 2
+    assert config.assignment.algorithm == config.algorithm  # what sites make of it
 
 
 def test_defaults_are_those_of_a_run(tmp_path: Path) -> None:
     write_app(tmp_path / "app", {})
-    plan = Plan.read(get_fused_config_from_dir(tmp_path / "app", {}))
-    assert plan.algorithm == pflego.PFLEGO()
-    assert plan.settings["participation"] == "everyone"
+    config = AppConfig.read(get_fused_config_from_dir(tmp_path / "app", {}))
+    assert config.algorithm == pflego.PFLEGO()
+    assert config.settings.value("participation") == "everyone"
+    assert config.deployment == Deployment()
+
+
+def test_settings_may_be_in_tables(tmp_path: Path) -> None:
+    """In the settings file that the app is made from, and in the app."""
+    (tmp_path / "settings.toml").write_text('[method]\nname = "fedprox"\nsteps = 3\n[run]\nrounds = 7\n')
+    write_app(tmp_path / "app", read_settings(tmp_path / "settings.toml"))
+    file = tmp_path / "app" / "pyproject.toml"
+    file.write_text(file.read_text() + "[tool.flwr.app.config.method]\nmu = 0.5\n")
+    config = AppConfig.read(get_fused_config_from_dir(tmp_path / "app", {}))
+    assert config.algorithm == pflego.FedProx(steps=3, mu=0.5)
+    assert config.settings.value("rounds") == 7
+    assert config.assignment.algorithm == config.algorithm
 
 
 def test_the_readme_names_the_folder_and_leaves_no_blanks(tmp_path: Path) -> None:
@@ -50,8 +65,11 @@ def test_the_readme_names_the_folder_and_leaves_no_blanks(tmp_path: Path) -> Non
         ({"data": "digits"}, "data is a site's own business"),
         ({"classes_per_client": 2}, "a site's own business"),
         ({"rouds": 3}, "unknown setting 'rouds': did you mean 'rounds'"),
-        ({"dropout": 0.1}, "unknown setting 'dropout'"),
-        ({"deadline": 0}, "deadline must be a number above 0"),
+        ({"dropout": 0.1}, "dropout is for simulations"),
+        ({"deadline": 30.0}, "deadline is for simulations"),
+        ({"engine": "local"}, "engine is for simulations"),
+        ({"dropuot": 0.1}, "unknown setting 'dropuot'"),
+        ({"reply_timeout": 0}, "reply_timeout must be a number above 0"),
         ({"min_clients": 1.5}, "min_clients must be a whole number"),
         ({"pin_keys": "no"}, "pin_keys must be true or false"),
         ({"algorithm": "fedavgg"}, "did you mean 'fedavg'"),
@@ -59,7 +77,7 @@ def test_the_readme_names_the_folder_and_leaves_no_blanks(tmp_path: Path) -> Non
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, object], why: str, tmp_path: Path) -> None:
-    with pytest.raises(pflego.UserError, match=why):
+    with pytest.raises(pflego.SettingError, match=why):
         write_app(tmp_path / "app", settings)
     assert not (tmp_path / "app").exists()
 
@@ -76,6 +94,7 @@ def test_every_setting_has_a_comment(tmp_path: Path) -> None:
     write_app(tmp_path / "app", {})
     text = (tmp_path / "app" / "pyproject.toml").read_text()
     config = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
+    lines = text.splitlines()
     for name in config:
-        [line] = [line for line in text.splitlines() if line.startswith(f"{name} =")]
-        assert "  # " in line
+        [place] = [place for place, line in enumerate(lines) if line.startswith(f"{name} =")]
+        assert lines[place - 1].startswith("# "), name

@@ -10,13 +10,13 @@ from flwr.app import Context, Message
 from typer.testing import CliRunner
 
 import pflego
-from pflego.algorithms import ALGORITHMS
+from pflego.algorithms.registry import find_method
 from pflego.cli import app
+from pflego.deploy.flower.client import app as client_app
 from pflego.deploy.folder import write_app
 from pflego.deploy.own_model import own_run
-from pflego.engines.flower.client import app as client_app
-from tests.engines.flower.grid import Node
-from tests.engines.flower.world import CONFIG, NAMES, SHAPE, arrays, federation, sites, train
+from tests.support.grid import Node
+from tests.support.sites import CONFIG, NAMES, SHAPE, arrays, federation, sites, train
 
 METHODS = ["pflego", "fedavg", "ditto"]  # whose model is shared and kept, shared alone, kept alone
 
@@ -33,7 +33,7 @@ def in_one_process(method: str = "pflego", *, rounds: int, participation: int = 
     return pflego.train(
         federation(),
         pflego.models.build("mlp", SHAPE, seed=5),
-        ALGORITHMS[method](steps=5),  # type: ignore[call-arg]
+        find_method(method)(steps=5),  # type: ignore[call-arg]
         rounds=rounds,
         participation=participation,
         seed=5,

@@ -24,17 +24,18 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import pflego
-from pflego.algorithms.base import Reply, Round, Update
-from pflego.checkpoint import RunFolder
 from pflego.cli import app
 from pflego.engines.distributed import dealt
-from pflego.evaluation import Row
-from pflego.peers import Peers
-from pflego.problem import Problem
+from pflego.engines.peers import Peers
+from pflego.exchange.aggregation import Aggregation
+from pflego.exchange.round import Round, Update
+from pflego.learning.evaluation import Row
+from pflego.learning.problem import Problem
+from pflego.runs.folder import RunFolder
 from pflego.weights import Weights
-from tests.engines import ranks
-from tests.engines.ranks import CASES, LONG, ROUNDS, Case, FolderNotes, Notes
-from tests.reference import assert_identical, assert_same_weights, timeless
+from tests.support import ranks
+from tests.support.ranks import CASES, LONG, ROUNDS, Case, FolderNotes, Notes
+from tests.support.reference import assert_identical, assert_same_weights, timeless
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 2
@@ -61,7 +62,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
     np.savez(folder / "own.npz", x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:])
     done = subprocess.run(
-        torchrun("tests.engines.ranks", str(folder)), cwd=ROOT, capture_output=True, text=True, timeout=300
+        torchrun("tests.support.ranks", str(folder)), cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return Told(
@@ -75,11 +76,14 @@ def test_two_processes_give_what_one_does(told: Told, name: str) -> None:
     notes: list[Notes] = told[name]
     for each in notes:
         assert_same_weights(each.shared, alone.shared, within=1e-12)
-        for id, state in each.held.items():
-            assert_same_weights(state, alone.states[id], within=1e-12)
+        for client, state in each.held.items():
+            assert_same_weights(state, alone.states[client], within=1e-12)
         for ours, theirs in zip(timeless(each.history), timeless(alone.history), strict=True):
             assert ours == pytest.approx(theirs, rel=1e-12)
-        assert each.evaluations == alone.evaluations
+        assert each.evaluations.keys() == alone.evaluations.keys()
+        for number, figures in alone.evaluations.items():  # sums of two processes are rounded otherwise
+            assert each.evaluations[number] == pytest.approx(figures, rel=1e-12)
+    assert notes[0].evaluations == notes[1].evaluations
     assert_same_weights(notes[0].shared, notes[1].shared)
 
 
@@ -92,19 +96,37 @@ def test_the_cases_are_what_they_are_meant_to_be(told: Told) -> None:
     assert [row["participants"] for row in histories["one client"]] == [1] * ROUNDS
     assert len({row["participants"] for row in histories["common head"]}) > 1
 
+    assert any(row["missing"] for row in histories["median, auto, lossy"])
 
-def test_a_round_is_one_all_reduce(told: Told) -> None:
-    for name, case in CASES.items():
-        for notes in told[name]:
-            calls = dict(notes.calls)
-            evaluations, agreeing = (
-                1,
-                2,
-            )  # at the end everyone is evaluated; words before the first and after the last
-            if case.algorithm.linear:
-                assert calls == {"all_reduce": ROUNDS + evaluations, "all_gather_object": agreeing}, name
-            else:
-                assert calls == {"all_reduce": evaluations, "all_gather_object": ROUNDS + agreeing}, name
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_round_is_one_all_reduce_and_a_few_words(told: Told, name: str) -> None:
+    """Sums go in one all-reduce per exchange; under a rule that looks at each contribution, all are exchanged."""
+    case = CASES[name]
+    rule = case.options.get("aggregation", pflego.Mean())
+    assert isinstance(rule, Aggregation)
+    evaluations, agreeing = 1, 2  # everyone at the end; words before the first round and after the last
+    for notes in told[name]:
+        arrived = [
+            row
+            for row in notes.history
+            if (row["participants"] or 0) > (row["missing"] or 0) + (row["rejected"] or 0)
+        ]
+        sums = len(arrived) * case.algorithm.exchanges if rule.additive and name != "local" else 0
+        exchanges = ROUNDS * case.algorithm.exchanges
+        assert dict(notes.calls) == {
+            "all_reduce": sums + evaluations,
+            "all_gather_object": exchanges + agreeing,
+        }
+
+
+def test_a_metric_of_ones_own_is_in_the_history_of_every_process(told: Told) -> None:
+    for notes in told["own metrics"]:
+        for number, row in enumerate(notes.history, 1):
+            cohort = CASES["own metrics"].cohort(number)
+            assert row["samples_seen"] == sum(7 + 5 * position for position in cohort)
+            assert row["most_classes"] == max(2 + position % 3 for position in cohort)
+            assert (row["head_norm"] or 0) > 0
 
 
 def test_a_process_holds_the_states_of_its_own_clients_only(told: Told) -> None:
@@ -127,10 +149,10 @@ def test_every_state_can_be_read_from_the_folder(told: Told, where: str) -> None
     alone = case.train()
     notes: list[FolderNotes] = told[f"folder, {where}"]
     for each in notes:
-        for id in alone.states:
-            assert_same_weights(each.states[id], alone.states[id], within=1e-12)
+        for client in alone.states:
+            assert_same_weights(each.states[client], alone.states[client], within=1e-12)
         assert_same_rows(each.evaluated, alone.evaluate())
-    visited = {id for round in range(1, ROUNDS + 1) for id in alone.participants(round)}
+    visited = {client for number in range(1, ROUNDS + 1) for client in alone.participants(number)}
     in_memory = [each.held for each in notes]
     assert set().union(*in_memory) == (visited if where == "memory" else set())
     assert not set.intersection(*in_memory)
@@ -177,10 +199,10 @@ def test_an_error_in_one_process_ends_the_others_too(told: Told) -> None:
 def test_without_a_folder_a_state_is_where_its_client_is(told: Told) -> None:
     zero, one = told["state elsewhere"]
     assert zero.keys() == one.keys()
-    for id in zero:
-        words = [answer for answer in (zero[id], one[id]) if answer is not None]
+    for client in zero:
+        words = [answer for answer in (zero[client], one[client]) if answer is not None]
         assert len(words) == 1
-        assert f"the state of client {id!r} is in another process: give the run a folder" in words[0]
+        assert f"the state of client {client!r} is in another process: give the run a folder" in words[0]
 
 
 def free_port() -> int:
@@ -191,7 +213,7 @@ def free_port() -> int:
 
 def test_a_killed_run_goes_on_with_any_number_of_processes(told: Told, tmp_path: Path) -> None:
     server = multiprocessing.get_context("forkserver")  # has torch already, so that a process begins at once
-    server.set_forkserver_preload(["tests.engines.ranks", "pflego.heads.kernel", "torch._dynamo"])
+    server.set_forkserver_preload(["tests.support.ranks", "pflego.learning.heads.kernel", "torch._dynamo"])
 
     def start() -> Sequence[BaseProcess]:
         port = free_port()
@@ -229,8 +251,8 @@ def test_a_killed_run_goes_on_with_any_number_of_processes(told: Told, tmp_path:
 
     one = LONG.train(out=tmp_path / "b")
     assert_same_weights(one.shared, whole.shared, within=1e-9)
-    for id in whole.states:
-        assert_same_weights(one.states[id], whole.states[id], within=1e-9)
+    for client in whole.states:
+        assert_same_weights(one.states[client], whole.states[client], within=1e-9)
     for ours, theirs in zip(timeless(one.history), timeless(whole.history), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-9)
     assert 'engine = "local"' in (tmp_path / "b" / "settings.toml").read_text()
@@ -301,35 +323,47 @@ def test_one_process_of_torchrun_is_alone(name: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counting(pflego.PFLEGO):
-    """Sends a number beside the gradient."""
+class Counting(pflego.FedPer):
+    """Sends a number beside the differences."""
 
-    def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
-        update = super().client_update(round, shared, state, problem)
-        return replace(update, message={**update.message, "samples": torch.tensor(problem.samples)})
+    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+        update = super().client_update(now, shared, state, problem)
+        return replace(update, contribution={**update.contribution, "samples": torch.tensor(problem.samples)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Discounting(Counting):
-    """And leaves it out again at the server."""
+    """And takes it out again at the server, which keeps what it came to."""
 
-    def server_update(
-        self, round: Round, shared: Weights, server: Weights, replies: Sequence[Reply]
+    def server_step(
+        self, now: Round, shared: Weights, server: Weights, aggregate: Weights
     ) -> tuple[Weights, Weights]:
-        known = [replace(r, message={name: r.message[name] for name in shared}) for r in replies]
-        return super().server_update(round, shared, server, known)
+        differences = {name: aggregate[name] for name in shared}
+        shared, server = super().server_step(now, shared, server, differences)
+        return shared, {**server, "samples": aggregate["samples"]}
 
 
 @pytest.mark.usefixtures("_one_of_one")
-def test_a_server_that_looks_at_every_message_gets_every_message() -> None:
-    assert pflego.PFLEGO().linear
-    assert Counting().linear
-    assert not Discounting().linear
-    assert not pflego.PFLEGO(server_lr="auto", server_optimizer="sgd").linear
-    ours, theirs = (Case(Discounting(steps=3)).train(engine=engine) for engine in ("distributed", "local"))
-    assert_identical(ours, theirs)
-    with pytest.raises(pflego.UserError, match="counting sends samples, which are no shared weights"):
-        Case(Counting(steps=3)).train(engine="distributed")
+@pytest.mark.parametrize("rule", [pflego.Mean(), pflego.Median()], ids=repr)
+def test_what_is_sent_beside_shared_weights_is_the_servers_business(
+    rule: Aggregation, tmp_path: Path
+) -> None:
+    options = {"aggregation": rule, "participation": 7, "out": tmp_path / "a"}
+    ours = Case(Discounting(steps=3)).train(engine="distributed", **options)
+    theirs = Case(Discounting(steps=3)).train(aggregation=rule, participation=7)
+    assert_same_weights(ours.shared, theirs.shared, within=1e-12)
+    kept = RunFolder(tmp_path / "a").load()
+    assert kept is not None
+    sizes = np.array([7 + 5 * i for i in range(7)])
+    expected = sizes @ sizes / sizes.sum() if rule == pflego.Mean() else np.median(sizes)
+    assert float(kept.server["samples"]) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.usefixtures("_one_of_one")
+@pytest.mark.parametrize("engine", ["distributed", "local"])
+def test_without_a_word_from_the_server_it_is_refused(engine: str) -> None:
+    with pytest.raises(pflego.SettingError, match="counting sends samples, which are no shared weights"):
+        Case(Counting(steps=3)).train(engine=engine)
 
 
 class Rank(Peers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,8 @@ def test_it_runs_from_the_command_line(tmp_path: Path) -> None:
         str(tmp_path / "r"),
     ]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
-    assert 'model = "my_networks:small"' in (tmp_path / "r" / "settings.toml").read_text()
+    settings = tomllib.loads((tmp_path / "r" / "settings.toml").read_text())
+    assert settings["model"]["name"] == "my_networks:small"
 
 
 def test_every_data_set_has_its_usual_backbone() -> None:

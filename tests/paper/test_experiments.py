@@ -15,6 +15,7 @@ from pflego.cli.paper import _EXPERIMENTS
 from pflego.paper import cells, published
 from pflego.paper.cells import Cell
 from pflego.paper.experiments import EXPERIMENTS, Choice
+from pflego.settings.tables import Settings, read_settings
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_every_cell_of_every_experiment_has_settings_that_are_known(name: str) -
     assert planned
     assert len({cell.name for cell in planned}) == len(planned)
     for cell in planned:
-        pflego.experiment.check(cell.settings())
+        Settings.of(cell.settings())
 
 
 def test_the_figures_vary_what_the_paper_varies() -> None:
@@ -86,7 +87,9 @@ def test_cells_are_run_kept_and_read_again(
     assert len(kept["curves"]["participants"]) == 2
     history = [100 * value for _, value in kept["curves"]["participants"]]
     assert kept["participants"] == pytest.approx(np.mean(history))
-    monkeypatch.setattr("pflego.experiment.Experiment.build", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(
+        "pflego.settings.experiment.Experiment.build", lambda *_, **__: pytest.fail("trained again")
+    )
     assert "98.70 ± 0.21" in invoke(*words, "--methods", "pflego,fedavg")
 
 
@@ -134,7 +137,7 @@ def test_seconds_a_round_stand_beside_the_papers_with_passes_and_operations(tmp_
     passes = {"pflego": "1 + 1", "fedper": "50 + 50"}
     assert invoke("results", str(tmp_path / "runs"), "--out", str(tmp_path / "results.md"))
     page = (tmp_path / "results.md").read_text()
-    assert "## Seconds a round" in page
+    assert "## Seconds per round" in page
     for method, count in passes.items():
         [line] = [line for line in shown.splitlines() if f" {method} " in line]
         assert f"{paper[method]:g}" in line
@@ -172,7 +175,7 @@ def test_settings_are_shown_as_a_settings_file(tmp_path: Path) -> None:
     text = invoke("settings", "mnist-high")
     assert "client_lr = 0.189" in text
     (tmp_path / "s.toml").write_text(text)
-    assert pflego.experiment.read_settings(tmp_path / "s.toml")["algorithm"] == "pflego"
+    assert read_settings(tmp_path / "s.toml")["algorithm"] == "pflego"
     table = invoke("settings")
     assert "0.189 (0.003)" in table
     assert "fashion-mnist-none" in table

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from pflego import UserError, paper
-from pflego.algorithms import ALGORITHMS
-from pflego.experiment import Experiment, check
-from pflego.federation import Client, Federation
-from pflego.participation import parse
+from pflego.algorithms.registry import methods
+from pflego.federation.participation import participation_of
+from pflego.federation.roster import Client, Federation
+from pflego.settings.experiment import Experiment
+from pflego.settings.tables import Settings
 
 PUBLISHED = paper.published()
 SEVEN = {"fedper", "fedavg", "fedprox", "ditto", "fedrep", "fedbabu", "pflego"}
@@ -110,10 +111,10 @@ def test_the_curves_behind_the_figures_are_settings() -> None:
     assert sorted(figure["number"] for figure in PUBLISHED.figures.values()) == list(range(2, 10))
     for figure in PUBLISHED.figures.values():
         assert figure["data"] in PUBLISHED.data_sets
-        assert set(figure.get("methods", [])) <= set(ALGORITHMS)
+        assert set(figure.get("methods", [])) <= set(methods())
         levels = figure["participation"]
         for level in levels if isinstance(levels, list) else [levels]:
-            parse(level).check(figure["clients"])
+            participation_of(level).check(figure["clients"])
     assert PUBLISHED.figures["fedrecon"]["steps"] == [5, 10, 25, 50, 75, 100]
     assert PUBLISHED.figures["participation"]["participation"] == [20, 40, 60, 100]
 
@@ -121,8 +122,8 @@ def test_the_curves_behind_the_figures_are_settings() -> None:
 @pytest.mark.parametrize(("name", "method"), CASES)
 def test_every_preset_makes_its_method(name: str, method: str) -> None:
     settings = paper.preset(name, method)
-    algorithm = check(settings)
-    assert type(algorithm) is ALGORITHMS[method]
+    algorithm = Settings.of(settings).algorithm
+    assert type(algorithm) is methods()[method]
     made = algorithm.settings()
     assert {key: made[key] for key in settings.keys() & made.keys()} == {
         key: settings[key] for key in settings.keys() & made.keys()

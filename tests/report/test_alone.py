@@ -9,7 +9,7 @@ import pflego
 from pflego.report import alone
 from pflego.report.alone import Alone, learn_alone
 from pflego.report.presence import who_took_part
-from tests.report.runs import run
+from tests.support.reported import run
 
 
 def learnt(trained: pflego.Run, wanted: bool | None = True) -> Alone:

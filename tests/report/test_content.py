@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import pflego
+from pflego.federation.remote import RemoteFederation
 from pflego.report import clients as on_clients
 from pflego.report import embedded
 from pflego.report.content import Content, content, gains
 from pflego.report.words import Metric
-from tests.report.runs import ODD, model, run
+from tests.support.reported import ODD, model, run
 
 
 def of(*runs: pflego.Run, alone: bool | None = False) -> Content:
@@ -144,7 +145,7 @@ def test_an_interrupted_run_says_where_it_stopped(tmp_path: Path) -> None:
 def test_data_elsewhere_leave_what_the_server_knows() -> None:
     trained = run()
     here = trained.federation
-    away = pflego.Federation.elsewhere(here.ids, sizes=here.sizes, classes=here.classes, outputs=here.outputs)
+    away = RemoteFederation(here.ids, sizes=here.sizes, classes=here.classes, outputs=here.outputs)
     trained.problems = replace(trained.problems, federation=away)
     del trained.evaluations[6]
     made = of(trained, alone=True)

@@ -18,7 +18,7 @@ from selenium.webdriver.support.ui import Select
 
 import pflego
 from pflego.report import write_report
-from tests.report.runs import ODD, run
+from tests.support.reported import ODD, run
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver")

@@ -6,7 +6,7 @@ import pytest
 import pflego
 from pflego.report import presence
 from pflego.report.presence import Presence, who_took_part
-from tests.report.runs import run
+from tests.support.reported import run
 
 
 def test_a_cell_is_a_client_and_a_round() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 import pflego
 from pflego.report.words import Metric, comparison_headline, headline, names
-from pflego.summary import Summary
-from tests.report.runs import run
+from pflego.runs.summary import Summary
+from tests.support.reported import run
 
 ACCURACY = Metric.of(pflego.Classification())
 RMSE = Metric.of(pflego.Regression())
@@ -79,6 +79,18 @@ def test_runs_of_one_method_are_told_apart_by_their_settings(tmp_path: Path) -> 
     assert names([few, few]) == ["PFLEGO, run 1", "PFLEGO, run 2"]
     kept = run(pflego.PFLEGO(steps=2), rounds=1, out=tmp_path / "x")
     assert names([kept, kept]) == [f"PFLEGO, in {tmp_path / 'x'} ({number})" for number in (1, 2)]
+
+
+def test_whatever_changes_figures_tells_runs_apart_and_where_they_are_does_not(tmp_path: Path) -> None:
+    here, there = (run(rounds=1, out=tmp_path / name) for name in ("here", "there"))
+    assert names([here, there]) == [f"PFLEGO, in {tmp_path / name}" for name in ("here", "there")]
+    longer = run(rounds=2, participation=3)
+    assert names([here, longer]) == [
+        "PFLEGO, rounds 1, participation 2",
+        "PFLEGO, rounds 2, participation 3",
+    ]
+    never = run(rounds=1, evaluate_every=None)
+    assert names([never, here]) == ["PFLEGO, evaluate_every None", "PFLEGO, evaluate_every 2"]
 
 
 @pytest.mark.parametrize("figure", [0.0, 1e-7, 123456.0])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pflego
-from tests.report.runs import ODD, run
+from tests.support.reported import ODD, run
 
 
 def test_a_report_is_one_page_that_holds_all_it_needs(tmp_path: Path) -> None:

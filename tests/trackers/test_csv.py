@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pflego.history import HistoryRow
+from pflego.runs.history import HistoryRow
 from pflego.trackers import CSV
-from tests.trackers.runs import EVALUATED, interrupted, train
+from tests.support.tracked import EVALUATED, interrupted, train
 
 
 def read(path: Path) -> list[HistoryRow]:

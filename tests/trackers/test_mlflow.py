@@ -8,7 +8,7 @@ import pytest
 
 import pflego
 from pflego.trackers import MLflow, TrackerWarning
-from tests.trackers.runs import EVALUATED, ROUNDS, interrupted, train
+from tests.support.tracked import EVALUATED, ROUNDS, interrupted, train
 
 pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'pflego[mlflow]'")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pflego.trackers import TensorBoard
-from tests.trackers.runs import EVALUATED, ROUNDS, interrupted, train
+from tests.support.tracked import EVALUATED, ROUNDS, interrupted, train
 
 pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'pflego[tensorboard]'")
 

@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 import pflego
 from pflego.cli import app, main
-from pflego.experiment import Experiment, read_settings
-from pflego.history import HistoryRow
+from pflego.runs.history import HistoryRow
+from pflego.settings.experiment import Experiment
+from pflego.settings.tables import read_settings
 from pflego.trackers import CSV, TrackerWarning, WandB, begun, choose
-from tests.trackers.runs import ROUNDS, Stop, train
+from tests.support.tracked import ROUNDS, Stop, train
 
 SMALL = {"clients": 6, "rounds": 4, "steps": 3, "participation": "2"}
 

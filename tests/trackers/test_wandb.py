@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import pflego
-from pflego.history import HistoryRow
+from pflego.runs.history import HistoryRow
 from pflego.trackers import WandB
-from tests.trackers.runs import EVALUATED, ROUNDS, interrupted, train
+from tests.support.tracked import EVALUATED, ROUNDS, interrupted, train
 
 pytest.importorskip("wandb", reason="wandb is not installed: pip install 'pflego[wandb]'")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 import pflego
-from pflego.algorithms import ALGORITHMS
+from pflego.algorithms.registry import methods
 from pflego.tuning import Range, Space
 from pflego.tuning.space import holds, read, resolve, usual, words
 
@@ -67,7 +67,7 @@ def test_whole_numbers_stay_whole_where_they_must_be() -> None:
         ({"seed": Range(0, 9)}, "seed must be the same in all trials"),
         ({"steps": Range(0, 5)}, "steps must be a whole number above 0, not 0"),
         ({"steps": Range(0.5, 5)}, "steps must be a whole number above 0, not 0.5"),
-        ({"client_lr": ["auto", "fast"]}, "client_lr must be a number above 0, not 'fast'"),
+        ({"client_lr": ["auto", "fast"]}, "client_lr must be a number above 0 or auto, not 'fast'"),
         ({"head_init": ["zeros"]}, "nothing to choose from"),
         ({"head_init": "zeros"}, "nothing to choose from"),
     ],
@@ -85,7 +85,7 @@ def test_a_value_that_goes_with_some_of_the_others_is_not_refused() -> None:
 
 
 def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
-    names = {name: list(usual(kind())) for name, kind in ALGORITHMS.items()}
+    names = {name: list(usual(kind())) for name, kind in methods().items()}
     assert names == {
         "pflego": ["server_lr"],
         "fedavg": ["client_lr"],

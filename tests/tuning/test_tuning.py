@@ -12,12 +12,13 @@ import pytest
 import torch
 
 import pflego
-from pflego.experiment import Experiment
-from pflego.history import HistoryRow
 from pflego.report.words import Metric
+from pflego.runs.history import HistoryRow
+from pflego.settings.experiment import Experiment
+from pflego.settings.tables import as_tables, read_settings
 from pflego.tuning import Attempt, Range, Space, Tuning, tune
-from pflego.tuning.picture import draw
-from tests.reference import world
+from pflego.tuning.drawing import draw
+from tests.support.reference import world
 
 pytest.importorskip("optuna", reason="optuna is not installed: pip install 'pflego[search]'")
 
@@ -157,10 +158,22 @@ def test_a_search_goes_on_for_more_trials_but_not_for_other_ones(
             tune({**settings, **other}, over, out=tmp_path, trials=3)
 
 
+def test_settings_in_tables_are_the_same_search(
+    settings: dict[str, object], tuned: tuple[Path, Tuning], tmp_path: Path
+) -> None:
+    tables: dict[str, object] = {**as_tables(settings)}
+    tables["run"] = {**as_tables(settings)["run"], "out": str(tmp_path / "never"), "engine": "local"}
+    tune(tables, OVER, out=tmp_path / "a", trials=2)
+    again = tune(settings, OVER, out=tmp_path / "a", trials=3)
+    assert timeless(again.attempts) == timeless(tuned[1].attempts[:3])
+    assert not (tmp_path / "never").exists()
+
+
 def test_the_best_is_a_settings_file_and_every_trial_is_in_a_table(tuned: tuple[Path, Tuning]) -> None:
     folder, tuning = tuned
-    best = tomllib.loads((folder / "best.toml").read_text())
+    best = read_settings(folder / "best.toml")
     assert best.items() >= {**tuning.best.values, "rounds": 6, "algorithm": "pflego"}.items()
+    assert tomllib.loads((folder / "best.toml").read_text())["run"]["rounds"] == 6
     Experiment.build(best)
     finished = [attempt for attempt in tuning.attempts if attempt.ended == "finished"]
     assert tuning.best.figure == max(attempt.figure or 0 for attempt in finished)

@@ -31,14 +31,14 @@ from pflego.advice.plan import MOST_CLIENTS, plan
 from pflego.advice.start import choose, start, stop_after
 from pflego.advice.verdict import Answer, answer, shrinks
 from pflego.advice.words import Advice, Standing
-from pflego.cost import Cost
-from pflego.errors import UserError, check_positive
-from pflego.evaluation import worst_tenth
-from pflego.federation import Federation
-from pflego.model import Model
-from pflego.participation import Everyone, Fixed, Participation
+from pflego.errors import SettingError, check_positive
+from pflego.federation.participation import Everyone, Fixed, Participation
+from pflego.federation.roster import Federation
+from pflego.learning.evaluation import worst_tenth
+from pflego.learning.model import Model
 from pflego.randomness import numpy_generator
 from pflego.report.words import Metric, count, duration
+from pflego.runs.cost import Cost
 
 __all__ = ["Advice", "advise"]
 
@@ -68,9 +68,9 @@ def advise(
     model
         What; without it the usual backbone for the data.
     steps
-        tau, local steps a round, of every method that has them.
+        tau, local steps per round, of every method that has them.
     participation
-        Who takes part in a round of the training to come; everyone, or 20 clients of more, if not said. In the
+        Who takes part in a round of the training to come; everyone, or 20 clients of more, if not given. In the
         contest everyone does.
     rounds, look_at
         How long the contest is, and how many clients compete, drawn at random. If not said, as the budget allows: at
@@ -160,19 +160,17 @@ def advise(
 def _check(
     federation: Federation, rounds: int | None, look_at: int | None, splits: int, budget: float
 ) -> None:
-    if federation.remote:
-        raise UserError("advice needs the clients' data, and those of this federation are elsewhere")
     if len(federation) < 2:
-        raise UserError(
+        raise SettingError(
             "a federation of one client has nobody to federate with: let it learn alone, --algorithm local"
         )
     for name, value in [("rounds", rounds), ("look_at", look_at), ("splits", splits)]:
         if value is not None:
             check_positive(name, value, whole=True)
     if look_at == 1:
-        raise UserError("look_at must be 2 or more: one client cannot be compared with others")
+        raise SettingError("look_at must be 2 or more: one client cannot be compared with others")
     if splits == 1:
-        raise UserError("splits must be 2 or more: what is chosen on one is measured on another")
+        raise SettingError("splits must be 2 or more: what is chosen on one is measured on another")
     check_positive("budget_seconds", budget)
 
 
@@ -185,7 +183,7 @@ def _participation(wanted: Participation | int | None, clients: int) -> Particip
 
 
 def _some(federation: Federation, most: int, seed: int) -> Federation:
-    """So many of the clients, drawn at random, in their order."""
+    """Draw at most `most` clients at random, and keep their order."""
     if len(federation) <= most:
         return federation
     drawn = numpy_generator(seed, "look at").choice(len(federation), most, replace=False)
@@ -197,12 +195,12 @@ def _some(federation: Federation, most: int, seed: int) -> Federation:
 
 
 def _comparable(federation: Federation) -> npt.NDArray[np.bool_]:
-    """Which clients tell methods apart: those with two samples or more, and more than one class."""
+    """Mask the clients that tell methods apart: those with two samples or more, and more than one class."""
     found = np.array(
         [len(c.x_train) > 1 and (federation.classes is None or len(c.classes) > 1) for c in federation]
     )
     if found.sum() < 2:
-        raise UserError(
+        raise SettingError(
             f"of {len(federation)} clients looked at, {found.sum()} have two samples or more and more than one "
             f"class: there is nothing to compare. With one class a client needs no model of its own"
         )
@@ -216,7 +214,7 @@ def _answer(
         question,
         held.fair(ours),
         held.fair(theirs),
-        [str(id) for id in looked.ids],
+        [str(client_id) for client_id in looked.ids],
         held.task,
         shrinking=shrinks(held, ours, theirs),
         seed=seed,
@@ -242,12 +240,12 @@ def _standing(held: Contest, contender: Contender, cost: Cost) -> Standing:
     fair, best = held.fair([contender.name]), held.best([contender.name])
     owners = np.unique(fair.owners, return_inverse=True)[1]
     means = np.bincount(owners, weights=fair.scores) / np.bincount(owners)
-    figures = [held.task.figure(float(mean)) for mean in means]
+    figures = [held.task.metric_value(float(mean)) for mean in means]
     settings = best.algorithm.settings()
     return Standing(
         contender.name,
         contender.words,
-        held.task.figure(float(fair.scores.mean())),
+        held.task.metric_value(float(fair.scores.mean())),
         worst_tenth(figures, higher_is_better=held.task.higher_is_better),
         rate=float(str(settings.get("server_lr", settings["client_lr"]))),
         round=best.round,
@@ -263,7 +261,7 @@ def _notes(
     held: Contest,
     chosen: str,
 ) -> list[str]:
-    """What else should be known before the advice is taken."""
+    """List what else should be known before the advice is taken."""
     notes = []
     if len(looked) < len(federation):
         notes.append("With all clients federating has more to learn from than it had here.")

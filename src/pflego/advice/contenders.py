@@ -8,14 +8,17 @@ from statistics import median
 
 import torch
 
-from pflego.algorithms import PFLEGO, Algorithm, FedAvg, Local
-from pflego.cost import Cost, measure
-from pflego.federation import Federation
-from pflego.heads import HeadInit, LinearHead
-from pflego.model import Model
-from pflego.problem import Problems
+from pflego.algorithms.base import Algorithm
+from pflego.algorithms.fedavg import FedAvg
+from pflego.algorithms.local import Local
+from pflego.algorithms.pflego import PFLEGO
+from pflego.federation.roster import Federation
+from pflego.learning.heads import HeadInit, LinearHead
+from pflego.learning.model import Model
+from pflego.learning.problem import Problems
+from pflego.learning.theory import best_rate
 from pflego.report.words import significant
-from pflego.theory import best_rate
+from pflego.runs.cost import Cost, measure
 
 ALONE = ("alone", "alone-longer")
 ONE_MODEL = "one-model"
@@ -45,7 +48,7 @@ class Contender:
 
 
 def contenders(model: Model, federation: Federation, *, steps: int) -> list[Contender]:
-    """Everybody who competes. Beside heads that are not linear there is no common head.
+    """List the contenders. Beside heads that are not linear there is no common head.
 
     Beside a small head that is trained together with it a backbone learns slowly. So in classification all linear heads
     start centred but PFLEGO's own ones, which are fitted first.
@@ -79,7 +82,7 @@ def contenders(model: Model, federation: Federation, *, steps: int) -> list[Cont
 def costs(
     competing: Sequence[Contender], federation: Federation, model: Model, *, device: str | torch.device
 ) -> dict[str, Cost]:
-    """What a round costs the client of median size. Where every step is alike, one is measured and multiplied."""
+    """Measure a round of the client of median size. Where every step is alike, one is measured and multiplied."""
     found = {}
     for contender in competing:
         method, times = contender.variants[0], contender.passes

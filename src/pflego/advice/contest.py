@@ -19,17 +19,17 @@ from pflego.advice.contenders import Contender
 from pflego.advice.plan import RATES_CLIENTS, rates_rounds
 from pflego.advice.statistics import Floats, Integers
 from pflego.algorithms import Algorithm
-from pflego.callbacks import Callback
 from pflego.data.validation import hold_out
 from pflego.engines.local import LocalEngine
 from pflego.errors import UserError
-from pflego.federation import Client, Federation
-from pflego.history import HistoryRow
-from pflego.model import Model
+from pflego.federation.roster import Client, Federation
+from pflego.learning.model import Model
+from pflego.learning.task import Task
 from pflego.randomness import entropy
-from pflego.run import Run
-from pflego.task import Task
-from pflego.training import train
+from pflego.runs.history import HistoryRow
+from pflego.runs.run import Run
+from pflego.training.callbacks import Callback
+from pflego.training.train import train
 from pflego.weights import Weights, to
 
 _EARLY = 5  # rounds after which shared weights are looked at
@@ -68,15 +68,15 @@ class Contest:
 
     task: Task
     splits: Sequence[Split]
-    early: dict[str, tuple[Algorithm, int, Weights]]  # by contender: shared weights after so many rounds
+    early: dict[str, tuple[Algorithm, int, Weights]]  # by contender: shared weights after this many rounds
     unseen: int = 0  # held-out samples of a class that their client has no other sample of
 
     def figure(self, candidate: Candidate, splits: Sequence[Split] | None = None) -> float:
-        """A candidate's figure over some splits, all if none are named."""
-        return self.task.figure(self._mean(candidate, splits or self.splits))
+        """Compute a candidate's figure over some splits, all if none are named."""
+        return self.task.metric_value(self._mean(candidate, splits or self.splits))
 
     def best(self, names: Iterable[str], splits: Sequence[Split] | None = None) -> Candidate:
-        """The best candidate of some contenders on some splits, all if none are named; of equals, the longest."""
+        """Return the best candidate of some contenders on some splits (None: all); of equals, the longest."""
         splits = splits or self.splits
         chosen = set(names)
 
@@ -93,7 +93,7 @@ class Contest:
         return found
 
     def fair(self, names: Iterable[str]) -> Fair:
-        """The best of some contenders, measured on samples it was not chosen on."""
+        """Choose the best of some contenders, and measure it on samples it was not chosen on."""
         names = tuple(names)
         chosen = tuple(
             self.best(names, [other for other in self.splits if other is not split]) for split in self.splits
@@ -106,13 +106,15 @@ class Contest:
         )
 
     def curve(self, candidate: Candidate) -> list[tuple[int, float]]:
-        """(round, figure) of a candidate, had it been stopped at other rounds."""
+        """List (round, figure) of a candidate, had it been stopped at other rounds."""
         rounds = sorted(
             c.round
             for c in self.splits[0].scores
             if (c.name, c.algorithm) == (candidate.name, candidate.algorithm)
         )
-        return [(round, self.figure(replace(candidate, round=round))) for round in rounds]
+        return [
+            (round_number, self.figure(replace(candidate, round=round_number))) for round_number in rounds
+        ]
 
     @staticmethod
     def _mean(candidate: Candidate, splits: Sequence[Split]) -> float:
@@ -160,7 +162,7 @@ def hold(
 
 
 def evaluated(rounds: int) -> list[int]:
-    """The rounds after which a contender may stop, closer together at the beginning.
+    """List the rounds after which a contender may stop, closer together at the beginning.
 
     >>> evaluated(25)
     [1, 2, 4, 7, 10, 15, 20, 25]
@@ -178,16 +180,16 @@ class _Watch(Callback):
         self.early_round = min(_EARLY, rounds)
 
     def on_round(self, run: Run, row: HistoryRow) -> None:
-        round = int(row["round"] or 0)
-        if round in self._rounds:
-            self.scores[round] = sample_scores(run)
-        if round == self.early_round:
+        round_number = int(row["round"] or 0)
+        if round_number in self._rounds:
+            self.scores[round_number] = sample_scores(run)
+        if round_number == self.early_round:
             self.early = to(run.shared, torch.device("cpu"))
 
 
 @torch.no_grad()
 def sample_scores(run: Run) -> Floats:
-    """The score of every test sample with its client's own model, in the order of the federation.
+    """Compute the score of every test sample with its client's own model, in the order of the federation.
 
     1 or 0 for right or wrong; in regression the squared error, averaged over outputs.
     """
@@ -209,11 +211,11 @@ def sample_scores(run: Run) -> Floats:
 
 def _split(federation: Federation, seed: int, number: int) -> Federation:
     """Hold out a fifth of every client's samples; the split of number 0 is for choosing rates."""
-    return hold_out(federation, seed=entropy(seed, "advice", round=number), by_class=False)
+    return hold_out(federation, seed=entropy(seed, "advice", round_number=number), by_class=False)
 
 
 def _unseen(client: Client) -> int:
-    """How many of a client's test samples are of a class it has no training sample of."""
+    """Count a client's test samples of classes it has no training sample of."""
     if client.y_test.is_floating_point():
         return 0
     return int((~torch.isin(client.y_test, client.classes)).sum())
@@ -250,7 +252,7 @@ def _with_best_rate(
     seed: int,
     device: str | torch.device,
 ) -> Contender:
-    """A contender with that one of its rates which does best in a short contest of its own."""
+    """Keep that one of a contender's rates which does best in a short contest of its own."""
     scores: dict[Candidate, Floats] = {}
     for algorithm in contender.variants:
         watch = _learn(part, model, algorithm, rates_rounds(rounds), seed, device)

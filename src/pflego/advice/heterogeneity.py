@@ -23,9 +23,9 @@ from pflego.advice.statistics import (
     pair_mean,
 )
 from pflego.algorithms.base import Algorithm
-from pflego.federation import Client, Federation
-from pflego.model import Model
-from pflego.problem import Problems
+from pflego.federation.roster import Client, Federation
+from pflego.learning.model import Model
+from pflego.learning.problem import Problems
 from pflego.randomness import numpy_generator
 from pflego.weights import Weights
 
@@ -67,7 +67,7 @@ class Differences:
 
 
 def label_distance(federation: Federation, *, seed: int) -> tuple[Chance, Interval]:
-    """Mean distance between the labels of two clients, 0 for the same distribution, 1 for nothing in common.
+    """Compute the mean distance between two clients' labels: 0 the same distribution, 1 nothing in common.
 
     In classification the total variation, half the sum of the differences of shares. In regression the largest
     difference of the distribution functions (Kolmogorov and Smirnov), a mean over outputs.
@@ -90,7 +90,7 @@ def label_distance(federation: Federation, *, seed: int) -> tuple[Chance, Interv
 
 
 def total_variation(shares: Floats) -> Floats:
-    """Half the sum of the differences, between every two rows.
+    """Compute half the sum of the absolute differences, between every two rows.
 
     >>> total_variation(np.array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]]))[0].tolist()
     [0.0, 0.5]
@@ -99,7 +99,7 @@ def total_variation(shares: Floats) -> Floats:
 
 
 def kolmogorov(shares: Floats) -> Floats:
-    """The largest difference of the running sums, between every two rows.
+    """Compute the largest difference of the running sums, between every two rows.
 
     >>> kolmogorov(np.array([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]))[0].tolist()
     [0.0, 0.5]
@@ -110,7 +110,7 @@ def kolmogorov(shares: Floats) -> Floats:
 
 @torch.no_grad()
 def input_shift(federation: Federation, model: Model, *, seed: int) -> Chance | None:
-    """The share of the spread of inputs with one label that goes with the client: 0 none beyond chance, 1 all of it.
+    """Compute the client's share in the spread of inputs of one label: 0 none beyond chance, 1 all of it.
 
     Inputs are taken as the untrained backbone sees them. Within a label, R^2 = between clients / all, of squared
     distances from means, is (k - 1) / (n - 1) on average where chance deals n samples to k clients; what is given is
@@ -144,19 +144,25 @@ def input_shift(federation: Federation, model: Model, *, seed: int) -> Chance | 
 
 
 def agreements(
-    federation: Federation, model: Model, algorithm: Algorithm, round: int, shared: Weights, *, seed: int
+    federation: Federation,
+    model: Model,
+    algorithm: Algorithm,
+    round_number: int,
+    shared: Weights,
+    *,
+    seed: int,
 ) -> dict[int, Agreement]:
-    """How far gradients agree at the first shared weights and at those after a round, where that can be said."""
+    """Map round to how far gradients agree: at first and after one round, where that can be said."""
     first = algorithm.init_shared(model, federation.outputs, seed)
     found = {0: agreement(federation, model, algorithm, first, seed=seed)}
-    found[round] = agreement(federation, model, algorithm, shared, seed=seed)
+    found[round_number] = agreement(federation, model, algorithm, shared, seed=seed)
     return {number: own for number, own in found.items() if own is not None}
 
 
 def agreement(
     federation: Federation, model: Model, algorithm: Algorithm, shared: Weights, *, seed: int
 ) -> Agreement | None:
-    """How far the clients' gradients at these shared weights point the same way, beside how far noise lets them.
+    """Measure how far clients' gradients at these shared weights agree, beside how far noise lets them.
 
     Each client's samples are divided in two halves, and each half does what a client does: it fits what the method
     lets it fit, and gives the gradient of what is shared. A client that asks for nothing, since its gradient is zero,
@@ -168,7 +174,7 @@ def agreement(
     if not halves:
         return None
     members = [half for pair in halves for half in pair]
-    problems = Problems(Federation(members, schema=federation.schema), model, labels=algorithm.label_space)
+    problems = Problems(Federation(members, schema=federation.schema), model, labels=algorithm.labels)
     gradients = np.stack(
         [_gradient(problems, position, algorithm, shared, names) for position in range(len(members))]
     )  # (2 * clients, numbers)
@@ -184,7 +190,7 @@ def agreement(
 
 
 def cosine(first: Floats, second: Floats) -> Floats:
-    """The cosine of the angle between every row of one and every row of the other.
+    """Compute the cosine of the angle between every row of one and every row of the other.
 
     >>> cosine(np.array([[1.0, 1.0]]), np.array([[1.0, 0.0], [-3.0, -3.0]])).round(4).tolist()
     [[0.7071, -1.0]]
@@ -203,7 +209,7 @@ def _gradient(
 
 
 def _halves(client: Client, seed: int) -> tuple[Client, Client]:
-    """A client as two, with as much of every class each as can be."""
+    """Split a client in two, the samples of every class as evenly as can be."""
     shuffled = numpy_generator(seed, "halves", client=client.id).permutation(len(client.y_train))
     if not client.y_train.is_floating_point():
         shuffled = shuffled[np.argsort(client.y_train.numpy()[shuffled], kind="stable")]
@@ -215,7 +221,7 @@ def _halves(client: Client, seed: int) -> tuple[Client, Client]:
 
 
 def _some(client: Client, seed: int) -> Client:
-    """A client with so many of its samples as are enough."""
+    """Draw at most _MOST_SAMPLES of a client's samples."""
     if len(client.x_train) <= _MOST_SAMPLES:
         return client
     drawn = numpy_generator(seed, "some", client=client.id).permutation(len(client.x_train))[:_MOST_SAMPLES]
@@ -228,12 +234,12 @@ def _features(model: Model, weights: Weights, client: Client) -> torch.Tensor:
 
 
 def _owners(federation: Federation) -> Integers:
-    """Whose each sample is."""
+    """Return the position of each sample's client."""
     return np.repeat(np.arange(len(federation)), [len(client.x_train) for client in federation])
 
 
 def _cells(federation: Federation, most: int) -> Integers:
-    """Each sample's label as a number from 0 on, (outputs, samples): its class, or a part of the range of targets."""
+    """Number labels from 0 on, (outputs, samples): the class, or a part of the range of targets."""
     labels = torch.cat([client.y_train for client in federation])
     if federation.classes is not None:
         return np.searchsorted(federation.classes, labels.numpy())[None]
@@ -243,14 +249,14 @@ def _cells(federation: Federation, most: int) -> Integers:
 
 
 def _shares(owners: Integers, cells: Integers) -> Floats:
-    """The share of each client's samples in each cell, (clients, cells)."""
+    """Compute the share of each client's samples in each cell, (clients, cells)."""
     clients, width = owners.max() + 1, cells.max() + 1
     counts = np.bincount(owners * width + cells, minlength=clients * width).reshape(clients, width)
     return np.asarray(counts / counts.sum(axis=1, keepdims=True))
 
 
 def _between(x: Floats, owners: Integers) -> float:
-    """The squared distances of the clients' means from the mean, a term a sample. x has mean zero."""
+    """Sum the squared distances of the clients' means from the mean, one term per sample. x has mean zero."""
     counts = np.bincount(owners)
     sums = np.add.reduceat(x[np.argsort(owners, kind="stable")], np.cumsum(counts) - counts)
     return float(((sums**2).sum(axis=1) / counts).sum())

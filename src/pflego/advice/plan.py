@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pflego.advice.contenders import Contender
-from pflego.cost import Cost
-from pflego.federation import Federation
+from pflego.federation.roster import Federation
+from pflego.runs.cost import Cost
 
 _RATES_ROUNDS = 4  # a dear contender's rates are tried for a quarter of the rounds,
-RATES_CLIENTS = 10  # with so many clients
+RATES_CLIENTS = 10  # with this many clients
 _PLANS = [
     (20, 50),
     (20, 30),
@@ -64,7 +64,7 @@ def reckon(
     rounds: int,
     splits: int,
 ) -> float:
-    """About how many seconds a contest takes, with clients of so many samples."""
+    """Estimate how many seconds a contest takes, with clients of this many samples."""
     total = 0.0
     for contender in competing:
         cost = costs[contender.name]
@@ -78,5 +78,5 @@ def reckon(
 
 
 def rates_rounds(rounds: int) -> int:
-    """For how many rounds the rates of a dear contender are tried."""
+    """Return the number of rounds for which the rates of a costly contender are tried."""
     return max(1, rounds // _RATES_ROUNDS)

@@ -9,10 +9,11 @@ from math import ceil
 from pflego.advice.contenders import ALONE, COMMON_HEAD, ONE_MODEL, OWN_HEADS
 from pflego.advice.contest import Candidate, Contest
 from pflego.advice.verdict import MARGIN, RELATIVE_MARGIN, Answer
-from pflego.algorithms import PFLEGO, Algorithm
-from pflego.cost import Cost
-from pflego.experiment import command
-from pflego.participation import Participation
+from pflego.algorithms.base import Algorithm
+from pflego.algorithms.pflego import PFLEGO
+from pflego.federation.participation import Participation
+from pflego.runs.cost import Cost
+from pflego.settings.tables import command
 
 VERDICTS = {
     ALONE[0]: "Let every client learn alone.",
@@ -21,7 +22,7 @@ VERDICTS = {
     OWN_HEADS: "Federate, and give every client a head of its own (PFLEGO).",
     COMMON_HEAD: "Federate, with a head of its own for every client beside a common one (PFLEGO).",
 }
-_LONGER = 4  # a training that does not overfit is worth so many times the rounds of the contest
+_LONGER = 4  # a training that does not overfit is worth this many times the rounds of the contest
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Start:
 def choose(
     federating: Answer, personalising: Answer, common: Answer | None, alone: str, costs: Mapping[str, Cost]
 ) -> tuple[str, str]:
-    """The contender to start with, and why: the simplest that was not shown to be worse.
+    """Choose the contender to start with, and say why: the simplest that was not shown to be worse.
 
     Between one model and heads of their own, where figures do not decide, the work they cost does.
     """
@@ -115,7 +116,7 @@ def start(
 
 
 def stop_after(contest: Contest, candidate: Candidate) -> int | None:
-    """The round after which more training did harm that matters, on every split; None if it did not."""
+    """Return the round after which more training did harm that matters on every split, or None."""
     last = replace(candidate, round=contest.curve(candidate)[-1][0])
     for split in contest.splits:
         best, end = contest.figure(candidate, [split]), contest.figure(last, [split])
@@ -126,7 +127,7 @@ def stop_after(contest: Contest, candidate: Candidate) -> int | None:
 
 
 def _options(algorithm: Algorithm) -> dict[str, object]:
-    """The method's settings that are worth saying."""
+    """Return the method's settings that are worth saying."""
     wanted = ["steps", "client_lr", "server_lr", "labels"]
     if isinstance(algorithm, PFLEGO) and algorithm.common_head:
         wanted.append("common_head")
@@ -137,7 +138,7 @@ def _options(algorithm: Algorithm) -> dict[str, object]:
 
 
 def _worth_saying(settings: Mapping[str, object]) -> dict[str, object]:
-    """What a command has to say: not what is so anyway."""
+    """Keep the settings a command has to say: not those that hold anyway."""
     seed = settings["seed"]
     usual = {"seed": 0, "data_seed": seed, "model_seed": seed, "participation": "everyone"}
     return {name: value for name, value in settings.items() if usual.get(name) != value}

@@ -55,7 +55,7 @@ class Chance:
 
 
 def resampled(sums: Floats, strata: Integers, *, seed: int, draws: int = DRAWS) -> Floats:
-    """Totals of units, (units, columns), drawn again with replacement within their strata: (draws, columns)."""
+    """Resample totals of units, (units, columns), with replacement within their strata: (draws, columns)."""
     generator = numpy_generator(seed, "bootstrap")
     totals = np.zeros((draws, sums.shape[1]))
     for stratum in np.unique(strata):
@@ -68,7 +68,7 @@ def resampled(sums: Floats, strata: Integers, *, seed: int, draws: int = DRAWS) 
 
 
 def of_pairs(matrix: Floats, *, seed: int, draws: int = DRAWS) -> Floats:
-    """Means over the pairs of different clients, (clients, clients), where clients are drawn again: (draws,).
+    """Resample the mean over pairs of different clients, (clients, clients), by drawing clients: (draws,).
 
     A client that is drawn twice is no pair with itself. Draws of one client alone say nothing, and are left out.
     """
@@ -80,7 +80,7 @@ def of_pairs(matrix: Floats, *, seed: int, draws: int = DRAWS) -> Floats:
 
 
 def pair_mean(matrix: Floats) -> float:
-    """The mean over the pairs of different clients.
+    """Compute the mean over the pairs of different clients.
 
     >>> pair_mean(np.array([[9.0, 1.0], [3.0, 9.0]]))
     2.0
@@ -90,7 +90,7 @@ def pair_mean(matrix: Floats) -> float:
 
 
 def interval_of(values: Floats, units: int, level: float = SURE) -> Interval:
-    """Where the figure may lie, given what it was when its units were drawn again."""
+    """Compute the interval where the figure may lie, from its values when its units were drawn again."""
     from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
 
     further = stdtrit(units - 1, (1 + level) / 2) * sqrt(units / (units - 1))
@@ -107,5 +107,5 @@ def beside_chance(value: float, dealt: Callable[[np.random.Generator], float], *
 
 
 def _counts(units: int, generator: np.random.Generator, draws: int) -> Floats:
-    """How often each unit is drawn: (draws, units)."""
+    """Draw how often each unit occurs in each bootstrap sample, (draws, units)."""
     return generator.multinomial(units, np.full(units, 1 / units), size=draws).astype(np.float64)

@@ -10,8 +10,8 @@ import numpy as np
 
 from pflego.advice.contest import Contest, Fair
 from pflego.advice.statistics import PROBABLY, SURE, Floats, Interval, interval_of, resampled
+from pflego.learning.task import Task
 from pflego.report.words import Metric
-from pflego.task import Task
 
 Verdict: TypeAlias = Literal["yes", "probably", "no difference", "can't tell", "probably not", "no"]
 
@@ -42,12 +42,12 @@ class Answer:
     worse: int
     clients: int
     gains: dict[str, float]  # a client each
-    ours: tuple[str, ...]  # the contenders that were compared, one a split
+    ours: tuple[str, ...]  # the contenders that were compared, one per split
     theirs: tuple[str, ...]
     shrinking: bool
 
     def words(self, metric: Metric, *, over: str) -> str:
-        """The answer in a sentence; `over` names what the gain is over."""
+        """Put the answer in a sentence; `over` names what the gain is over."""
         figure = difference(self.gain, self.interval, metric)
         match self.verdict:
             case "no difference":
@@ -89,7 +89,7 @@ def answer(
     )  # (clients, 3)
 
     def gain(totals: Floats) -> Floats:
-        figures = np.vectorize(task.figure, otypes=[float])(totals[..., :2] / totals[..., 2:])
+        figures = np.vectorize(task.metric_value, otypes=[float])(totals[..., :2] / totals[..., 2:])
         return np.asarray(sign * (figures[..., 0] - figures[..., 1]))
 
     enough = len(clients) >= FEWEST
@@ -98,7 +98,7 @@ def answer(
     sure, probable = (interval_of(drawn, len(units), level) for level in (SURE, PROBABLY))
     gains = gain(by_client)
     whole = by_client.sum(axis=0)
-    reference = task.figure(float(whole[1] / whole[2]))
+    reference = task.metric_value(float(whole[1] / whole[2]))
     margin = MARGIN if task.higher_is_better else RELATIVE_MARGIN * reference
     if task.higher_is_better and 3 / len(sums) > margin:
         margin = 0.0  # where no sample of n differs, one in n / 3 still may: too few to say that there is no difference
@@ -137,19 +137,25 @@ def judge(sure: Interval, probable: Interval, *, margin: float, shrinking: bool 
 
 
 def shrinks(contest: Contest, ours: Sequence[str], theirs: Sequence[str]) -> bool:
-    """Whether the lead of the one that leads became much smaller in the last third of the rounds."""
+    """Tell whether the lead of the one that leads became much smaller in the last third of the rounds."""
     sign = 1 if contest.task.higher_is_better else -1
     curves = [contest.curve(contest.best(names)) for names in (ours, theirs)]
     last = curves[0][-1][0]
-    before = min((round for round, _ in curves[0]), key=lambda round: abs(round - 2 * last / 3))
-    leads = [sign * (dict(curves[0])[round] - dict(curves[1])[round]) for round in (before, last)]
+    before = min(
+        (round_number for round_number, _ in curves[0]),
+        key=lambda round_number: abs(round_number - 2 * last / 3),
+    )
+    leads = [
+        sign * (dict(curves[0])[round_number] - dict(curves[1])[round_number])
+        for round_number in (before, last)
+    ]
     if leads[0] < 0:
         leads = [-lead for lead in leads]
     return leads[0] > 0 and leads[1] < SHRUNK * leads[0]
 
 
 def difference(gain: float, sure: Interval, metric: Metric) -> str:
-    """A gain and its interval, as people read them.
+    """Format a gain and its interval, as people read them.
 
     >>> accuracy, rmse = Metric("accuracy", 100.0, "%", "points", True), Metric("rmse", 1.0, "", "", False)
     >>> difference(0.021, Interval(0.012, 0.03), accuracy)
@@ -173,7 +179,7 @@ def difference(gain: float, sure: Interval, metric: Metric) -> str:
 
 
 def number(value: float, digits: int = 2) -> str:
-    """A number with a minus of its own.
+    """Format a number with a true minus sign, and without a negative zero.
 
     >>> number(-0.061), number(-0.001)
     ('−0.06', '0.00')

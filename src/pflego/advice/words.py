@@ -12,10 +12,11 @@ from pflego.advice.heterogeneity import Agreement, Differences
 from pflego.advice.start import Start
 from pflego.advice.statistics import Chance
 from pflego.advice.verdict import CERTAINTY, Answer, difference, number
-from pflego.cost import Cost, Energy
 from pflego.files import make_folder, write_atomically
 from pflego.report.words import Metric, amount, count, duration
-from pflego.settings import as_toml
+from pflego.runs.cost import Cost, Energy
+from pflego.runs.record import as_toml
+from pflego.settings.tables import as_tables
 
 _SLIGHTLY, _DIFFERENT, _VERY = 0.05, 0.25, 0.6  # of the way from chance to 1: from there on labels are so
 _AGREE, _HARDLY = 0.7, 0.3  # of what noise leaves: from here on gradients agree, below this hardly
@@ -73,7 +74,7 @@ class Advice:
         return "\n\n".join([*said, f"Start with:\n{self.start.command}"])
 
     def paragraphs(self) -> dict[str, str]:
-        """Questions and their answers."""
+        """Map question to answer."""
         return {
             "Why?": self.start.why,
             "Does federating pay?": self.federating.words(self.metric, over="learning alone"),
@@ -84,7 +85,7 @@ class Advice:
         }
 
     def figures(self) -> dict[str, object]:
-        """Everything as plain values, for JSON."""
+        """Return everything as plain values, for JSON."""
         return {
             "verdict": self.start.verdict,
             "words": self.paragraphs(),
@@ -95,13 +96,13 @@ class Advice:
 
     def save(self, folder: str | Path) -> Path:
         """Write advice.json, the picture advice.png and, where `pflego run` can make the federation, start.toml."""
-        from pflego.advice.picture import draw
+        from pflego.advice.drawing import draw
 
         folder = Path(folder)
         make_folder(folder)
         write_atomically(folder / "advice.json", (json.dumps(self.figures(), indent=1) + "\n").encode())
         if self.start.settings is not None:
-            write_atomically(folder / "start.toml", as_toml(self.start.settings).encode())
+            write_atomically(folder / "start.toml", as_toml(as_tables(self.start.settings)).encode())
         draw(self, folder / "advice.png")
         return folder
 
@@ -179,7 +180,7 @@ def _degree(labels: Chance) -> str:
 
 
 def _agreeing(rounds: Mapping[int, Agreement]) -> str:
-    """How far gradients agree, in that of the rounds where there is least noise."""
+    """Say how far gradients agree, in that of the rounds where there is least noise."""
     if not rounds:
         return "cannot be compared"
     clear = max(rounds.values(), key=lambda own: own.within)

@@ -1,34 +1,7 @@
-"""The methods, by the names of settings files and the command line."""
+"""The methods: one page each, which opens with its equations. A file with a method in it is found by itself."""
 
-from pflego.algorithms.base import Algorithm, Reply, Round, Update
-from pflego.algorithms.ditto import Ditto
-from pflego.algorithms.fedavg import FedAvg
-from pflego.algorithms.fedbabu import FedBabu
-from pflego.algorithms.fedper import FedPer
-from pflego.algorithms.fedprox import FedProx
-from pflego.algorithms.fedrecon import FedRecon
-from pflego.algorithms.fedrep import FedRep
-from pflego.algorithms.local import Local
-from pflego.algorithms.pflego import PFLEGO
+from pflego.algorithms.base import Algorithm
+from pflego.algorithms.registry import find_method, method, methods, spelling
+from pflego.exchange.round import Round, Update
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.__name__.lower(): kind
-    for kind in (PFLEGO, FedAvg, FedProx, FedPer, FedRep, FedBabu, Ditto, FedRecon, Local)
-}
-
-__all__ = [
-    "ALGORITHMS",
-    "PFLEGO",
-    "Algorithm",
-    "Ditto",
-    "FedAvg",
-    "FedBabu",
-    "FedPer",
-    "FedProx",
-    "FedRecon",
-    "FedRep",
-    "Local",
-    "Reply",
-    "Round",
-    "Update",
-]
+__all__ = ["Algorithm", "Round", "Update", "find_method", "method", "methods", "spelling"]

@@ -1,60 +1,53 @@
 """Ditto (Li et al., 2021): FedAvg for a global model, and beside it a personal model near it. Round t, client i:
 
     w_i <- w_t
-    tau times   w_i <- w_i - beta_g grad l_i(w_i),                    sent to the server
+    tau times   w_i <- w_i - beta_g grad l_i(w_i),                    w_i - w_t is sent
     tau times   v_i <- v_i - beta (grad l_i(v_i) + mu (v_i - w_t))    kept
-    server      w_{t+1} = sum_i N_i w_i / sum_i N_i
+    server      w_{t+1} = w_t + sum_i N_i (w_i - w_t) / sum_i N_i
 
 v_i, a whole model, is what client i uses. beta is `client_lr`, beta_g `global_lr`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from pflego.algorithms.base import Round, Update
-from pflego.algorithms.descent import descend
 from pflego.algorithms.fedavg import FedAvg
-from pflego.errors import check_not_negative, check_positive
-from pflego.problem import Problem
-from pflego.weights import Weights
+from pflego.algorithms.local_steps import descend
+from pflego.algorithms.registry import method
+from pflego.declaration import LearningRate, Strength
+from pflego.exchange.round import Round, Update
+from pflego.learning.problem import Problem
+from pflego.weights import Weights, minus
 
 
-@dataclass(frozen=True, kw_only=True)
+@method
 class Ditto(FedAvg):
     """A global model, and a personal one for every client.
 
     Parameters
     ----------
     mu
-        How strongly the personal model is pulled to the global one; 0 is learning alone.
+        The strength of the pull to the shared model. At 0 a personal model learns alone.
     global_lr
-        beta_g, the rate of the global model's steps; client_lr if not said.
+        beta_g, the rate of the global model's steps; client_lr if not given.
     """
 
-    mu: float = 0.25
-    global_lr: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_not_negative("mu", self.mu)
-        if self.global_lr is not None:
-            check_positive("global_lr", self.global_lr)
+    mu: Strength = 0.25
+    global_lr: LearningRate | None = None
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """v_i: theta_0 and a head of its own."""
         return {**problem.model.weights(), **problem.new_head(self.head_init, seed)}
 
-    def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on a copy of the global model, tau on the personal one."""
         rate = self.client_lr if self.global_lr is None else self.global_lr
         sent = descend(problem, shared, steps=self.steps, rate=rate)
         kept = descend(problem, state, steps=self.steps, rate=self.client_lr, anchor=shared, mu=self.mu)
-        return Update(kept, sent)
+        return Update(kept, minus(sent, shared))
 
     def welcome(
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
-        """v_i begins at w, where the others' have been pulled to meanwhile, and takes tau steps."""
+        """Start v_i at w, where the others' have been pulled to meanwhile, and take tau steps."""
         steps = self.steps if steps is None else steps
         return descend(problem, shared, steps=steps, rate=self.client_lr, anchor=shared, mu=self.mu)

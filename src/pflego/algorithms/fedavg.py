@@ -2,64 +2,49 @@
 
     w_i <- w_t
     tau times   w_i <- w_i - beta grad l_i(w_i)
-    server      w_{t+1} = sum_i N_i w_i / sum_i N_i
+    sent        w_i - w_t
+    server      w_{t+1} = w_t + sum_i N_i (w_i - w_t) / sum_i N_i
 
 w is backbone and head together. tau is `steps`, beta `client_lr`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-from pflego.algorithms.base import Algorithm, Reply, Round, Update
-from pflego.algorithms.descent import average, descend
-from pflego.errors import check_choice, check_positive
-from pflego.heads import HeadInit, check_head_init
-from pflego.model import Model
-from pflego.problem import Labels, Problem
+from pflego.algorithms.base import Algorithm
+from pflego.algorithms.local_steps import descend
+from pflego.algorithms.registry import method
+from pflego.declaration import LearningRate, Whole
+from pflego.exchange.round import Round, Update
+from pflego.learning.heads import HeadInit
+from pflego.learning.model import Model
+from pflego.learning.problem import Problem
 from pflego.randomness import torch_generator
-from pflego.weights import Weights
+from pflego.weights import Weights, minus
 
 
-@dataclass(frozen=True, kw_only=True)
+@method
 class FedAvg(Algorithm):
     """One model for everybody, averaged.
 
     Parameters
     ----------
     steps
-        tau, full gradient steps a round.
+        tau, full gradient steps per round.
     client_lr
         beta, their rate.
     head_init
-        How the shared head starts: "zeros", "uniform", "centred", "layer", or a function.
+        How heads start: zeros, uniform, centred, layer or orthonormal; or a function, as in PFLEGO.
     labels
-        "local": outputs are numbered anew on every client, as in the paper's tables; "global": one output for every
-        class of the federation.
+        What the outputs of a shared head stand for: local or global classes. "local": outputs are numbered anew on
+        every client, as in the paper's tables; "global": one output for every class of the federation.
     """
 
-    steps: int = 50
-    client_lr: float = 0.007
+    steps: Whole = 50
+    client_lr: LearningRate = 0.007
     head_init: HeadInit = "zeros"
     labels: Literal["local", "global"] = "local"
-
-    def __post_init__(self) -> None:
-        check_positive("steps", self.steps, whole=True)
-        check_positive("client_lr", self.client_lr)
-        check_head_init(self.head_init)
-        check_choice("labels", self.labels, ["local", "global"])
-
-    @property
-    def label_space(self) -> Labels:
-        """What the outputs stand for."""
-        return self.labels
-
-    @property
-    def linear(self) -> bool:
-        """A mean is all the server makes of the messages."""
-        return True
 
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
         """theta_0 and a head."""
@@ -67,16 +52,10 @@ class FedAvg(Algorithm):
         return {**model.weights(), **model.head(outputs).init(self.head_init, generator, model.weight_dtype)}
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
-        """A client keeps nothing."""
+        """Return nothing: a client keeps no state."""
         return {}
 
-    def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
-        """tau steps on a copy of the model; send it."""
+    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+        """tau steps on a copy of the model; send how far it went."""
         weights = descend(problem, shared, steps=self.steps, rate=self.client_lr)
-        return Update(state, weights, model=weights)
-
-    def server_update(
-        self, round: Round, shared: Weights, server: Weights, replies: Sequence[Reply]
-    ) -> tuple[Weights, Weights]:
-        """The mean of the clients' models."""
-        return {**shared, **average(replies)}, server
+        return Update(state, minus(weights, shared), model=weights)

@@ -2,65 +2,50 @@
 
 theta_i <- theta_t
 tau times   (theta_i, W_i) <- (theta_i, W_i) - beta grad l_i(W_i, theta_i)
-server      theta_{t+1} = sum_i N_i theta_i / sum_i N_i
+sent        theta_i - theta_t
+server      theta_{t+1} = theta_t + sum_i N_i (theta_i - theta_t) / sum_i N_i
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from pflego.algorithms.base import Algorithm
+from pflego.algorithms.local_steps import descend
+from pflego.algorithms.registry import method
+from pflego.declaration import LearningRate, Whole
+from pflego.exchange.round import Round, Update
+from pflego.learning.heads import HeadInit
+from pflego.learning.problem import Problem
+from pflego.weights import Weights, minus
 
-from pflego.algorithms.base import Algorithm, Reply, Round, Update
-from pflego.algorithms.descent import average, descend
-from pflego.errors import check_positive
-from pflego.heads import HeadInit, check_head_init
-from pflego.problem import Problem
-from pflego.weights import Weights
 
-
-@dataclass(frozen=True, kw_only=True)
+@method
 class FedPer(Algorithm):
     """A shared backbone, averaged, and personal heads, trained jointly.
 
     Parameters
     ----------
     steps
-        tau, full gradient steps a round.
+        tau, full gradient steps per round.
     client_lr
         beta, their rate.
     head_init
-        How heads start: "zeros", "uniform", "centred", "layer", or a function.
+        How heads start: zeros, uniform, centred, layer or orthonormal; or a function, as in PFLEGO.
     """
 
-    steps: int = 50
-    client_lr: float = 0.007
+    steps: Whole = 50
+    client_lr: LearningRate = 0.007
     head_init: HeadInit = "zeros"
-
-    def __post_init__(self) -> None:
-        check_positive("steps", self.steps, whole=True)
-        check_positive("client_lr", self.client_lr)
-        check_head_init(self.head_init)
-
-    @property
-    def linear(self) -> bool:
-        """A mean is all the server makes of the messages."""
-        return True
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """W_i."""
         return problem.new_head(self.head_init, seed)
 
-    def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
-        """tau joint steps; keep the head, send the backbone."""
+    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+        """tau joint steps; keep the head, send how far the backbone went."""
         weights = descend(problem, {**shared, **state}, steps=self.steps, rate=self.client_lr)
         return self._parted(shared, weights)
 
-    def server_update(
-        self, round: Round, shared: Weights, server: Weights, replies: Sequence[Reply]
-    ) -> tuple[Weights, Weights]:
-        """The mean of the clients' backbones."""
-        return average(replies) or shared, server
-
     def _parted(self, shared: Weights, weights: Weights) -> Update:
         state = {name: w for name, w in weights.items() if name not in shared}
-        return Update(state, {name: weights[name] for name in shared}, model=weights)
+        moved = minus({name: weights[name] for name in shared}, shared)
+        return Update(state, moved, model=weights)

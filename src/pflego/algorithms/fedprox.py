@@ -2,38 +2,34 @@
 
 w_i <- w_t
 tau times   w_i <- w_i - beta (grad l_i(w_i) + mu (w_i - w_t))
-server      w_{t+1} = sum_i N_i w_i / sum_i N_i
+sent        w_i - w_t
+server      w_{t+1} = w_t + sum_i N_i (w_i - w_t) / sum_i N_i
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from pflego.algorithms.base import Round, Update
-from pflego.algorithms.descent import descend
 from pflego.algorithms.fedavg import FedAvg
-from pflego.errors import check_not_negative
-from pflego.problem import Problem
-from pflego.weights import Weights
+from pflego.algorithms.local_steps import descend
+from pflego.algorithms.registry import method
+from pflego.declaration import Strength
+from pflego.exchange.round import Round, Update
+from pflego.learning.problem import Problem
+from pflego.weights import Weights, minus
 
 
-@dataclass(frozen=True, kw_only=True)
+@method
 class FedProx(FedAvg):
     """FedAvg with mu/2 |w - w_t|^2 added to every client's loss.
 
     Parameters
     ----------
     mu
-        The strength of the pull; 0 is FedAvg.
+        The strength of the pull to the shared model. 0 is FedAvg.
     """
 
-    mu: float = 0.25
+    mu: Strength = 0.25
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_not_negative("mu", self.mu)
-
-    def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
-        """tau steps on a copy of the model, with the pull; send it."""
+    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+        """tau steps on a copy of the model, with the pull; send how far it went."""
         weights = descend(problem, shared, steps=self.steps, rate=self.client_lr, anchor=shared, mu=self.mu)
-        return Update(state, weights, model=weights)
+        return Update(state, minus(weights, shared), model=weights)

@@ -11,28 +11,26 @@ they are needed (reset=True). tau is `steps`, beta `client_lr`, rho `server_lr`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from torch import Tensor
 
-from pflego.algorithms.base import Algorithm, Reply, Round, Update
-from pflego.algorithms.descent import average
-from pflego.algorithms.optimizers import check_optimizer, optimizer_step
-from pflego.errors import check_positive
-from pflego.heads import Descent, HeadInit, check_head_init
-from pflego.problem import Problem
+from pflego.algorithms.base import Algorithm
+from pflego.algorithms.optimizers import OptimizerName, optimizer_step
+from pflego.algorithms.registry import method
+from pflego.declaration import LearningRate, Whole
+from pflego.exchange.round import Round, Update
+from pflego.learning.heads import Descent, HeadInit
+from pflego.learning.problem import Problem
 from pflego.weights import Weights
 
 
-@dataclass(frozen=True, kw_only=True)
+@method
 class FedRecon(Algorithm):
     """A shared backbone, and heads fitted to it.
 
     Parameters
     ----------
     steps
-        tau, head steps a round.
+        tau, head steps per round.
     client_lr
         beta, their rate.
     server_lr
@@ -40,48 +38,36 @@ class FedRecon(Algorithm):
     server_optimizer
         "adam", as in the paper's experiments, "sgd", or any other of torch.optim.
     head_init
-        How heads start: "zeros", "uniform", "centred", "layer", or a function.
+        How heads start: zeros, uniform, centred, layer or orthonormal; or a function, as in PFLEGO.
     reset
         Build the head anew whenever it is needed, instead of keeping it.
     """
 
-    steps: int = 50
-    client_lr: float = 0.009
-    server_lr: float = 0.003
-    server_optimizer: str = "adam"
+    steps: Whole = 50
+    client_lr: LearningRate = 0.009
+    server_lr: LearningRate = 0.003
+    server_optimizer: OptimizerName = "adam"
     head_init: HeadInit = "zeros"
     reset: bool = False
-
-    def __post_init__(self) -> None:
-        check_positive("steps", self.steps, whole=True)
-        check_positive("client_lr", self.client_lr)
-        check_positive("server_lr", self.server_lr)
-        check_optimizer(self.server_optimizer)
-        check_head_init(self.head_init)
-
-    @property
-    def linear(self) -> bool:
-        """A mean is all the server makes of the messages."""
-        return True
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """W_i."""
         return problem.new_head(self.head_init, seed)
 
-    def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on the head, then the backbone's gradient."""
         forward = problem.forward(shared)
         head = self._fit(state, forward.features, problem)
         joint = problem.head_gradient(head, forward.features)
-        message = forward.backward(joint.features)
+        gradient = forward.backward(joint.features)
         kept = state if self.reset else head
-        return Update(kept, message, loss=float(joint.loss), model={**shared, **head})
+        return Update(kept, gradient, loss=float(joint.loss), model={**shared, **head})
 
-    def server_update(
-        self, round: Round, shared: Weights, server: Weights, replies: Sequence[Reply]
+    def server_step(
+        self, now: Round, shared: Weights, server: Weights, aggregate: Weights
     ) -> tuple[Weights, Weights]:
-        """One step along the mean gradient."""
-        return optimizer_step(self.server_optimizer, self.server_lr, shared, average(replies), server)
+        """Make one step along the mean gradient."""
+        return optimizer_step(self.server_optimizer, self.server_lr, shared, aggregate, server)
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """theta and W_i, which is first fitted if it is not kept."""
@@ -94,7 +80,7 @@ class FedRecon(Algorithm):
     def welcome(
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
-        """A head fitted to the backbone, unless heads are built anew whenever they are needed."""
+        """Fit a head to the backbone, unless heads are built anew whenever they are needed."""
         return state if self.reset else super().welcome(shared, state, problem, steps=steps)
 
     def _fit(self, head: Weights, features: Tensor, problem: Problem) -> Weights:

@@ -3,7 +3,8 @@
     theta_i <- theta_t
     tau - s times   W_i     <- W_i - beta grad_W l_i(W_i, theta_t)
     s times         theta_i <- theta_i - beta grad_theta l_i(W_i, theta_i)
-    server          theta_{t+1} = sum_i N_i theta_i / sum_i N_i
+    sent            theta_i - theta_t
+    server          theta_{t+1} = theta_t + sum_i N_i (theta_i - theta_t) / sum_i N_i
 
 theta does not move in the first phase, so one forward pass serves all its steps. s is `body_steps`; both phases may
 have momentum, each its own.
@@ -11,18 +12,18 @@ have momentum, each its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from pflego.algorithms.base import Round, Update
-from pflego.algorithms.descent import descend
 from pflego.algorithms.fedper import FedPer
-from pflego.errors import UserError, check_not_negative, check_positive
-from pflego.heads import Descent
-from pflego.problem import Problem
+from pflego.algorithms.local_steps import descend
+from pflego.algorithms.registry import method
+from pflego.declaration import NotNegative, Whole
+from pflego.errors import SettingError
+from pflego.exchange.round import Round, Update
+from pflego.learning.heads import Descent
+from pflego.learning.problem import Problem
 from pflego.weights import Weights
 
 
-@dataclass(frozen=True, kw_only=True)
+@method
 class FedRep(FedPer):
     """A shared backbone and personal heads, trained in turn.
 
@@ -34,18 +35,16 @@ class FedRep(FedPer):
         Of both phases; 0 is plain gradient descent.
     """
 
-    body_steps: int = 5
-    momentum: float = 0.0
+    body_steps: Whole = 5
+    momentum: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("body_steps", self.body_steps, whole=True)
-        check_not_negative("momentum", self.momentum)
         if self.body_steps > self.steps:
-            raise UserError(f"body_steps must be at most steps, {self.steps}, not {self.body_steps}")
+            raise SettingError(f"body_steps must be at most steps, {self.steps}, not {self.body_steps}")
 
-    def client_update(self, round: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
-        """The head on cached features, then the backbone."""
+    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+        """Train the head on cached features, then the backbone."""
         weights = {**shared, **self.adapt(shared, state, problem)}
         weights = descend(
             problem,
@@ -58,7 +57,7 @@ class FedRep(FedPer):
         return self._parted(shared, weights)
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """The head's phase, against the present backbone."""
+        """Train the head against the present backbone: the first phase of a round."""
         steps = self.steps - self.body_steps
         if steps == 0:
             return state

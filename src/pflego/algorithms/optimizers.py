@@ -5,10 +5,12 @@ Any optimiser of torch.optim serves; its state is a flat dictionary like everyth
 
 from __future__ import annotations
 
+from typing import Annotated, TypeAlias
+
 import torch
 from torch import nn, optim
 
-from pflego.errors import unknown
+from pflego.declaration import OneOf
 from pflego.weights import Weights
 
 # LBFGS evaluates the loss again and again, SparseAdam wants sparse gradients, Muon takes matrices only.
@@ -18,12 +20,7 @@ OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
     for name, kind in vars(optim).items()
     if isinstance(kind, type) and issubclass(kind, optim.Optimizer) and name not in _UNFIT
 }
-
-
-def check_optimizer(name: object) -> None:
-    """Refuse an unknown optimiser."""
-    if not isinstance(name, str) or name not in OPTIMIZERS:
-        raise unknown("server_optimizer", str(name), OPTIMIZERS)
+OptimizerName: TypeAlias = Annotated[str, OneOf(tuple(OPTIMIZERS))]
 
 
 def optimizer_step(
@@ -53,7 +50,7 @@ def optimizer_step(
 
 
 def _adam(rate: float, weights: Weights, gradient: Weights, state: Weights) -> tuple[Weights, Weights]:
-    """torch.optim.Adam to the bit, without its first call, which loads torch's compiler for more than a second."""
+    """Step as torch.optim.Adam to the bit, without loading torch's compiler, which takes over a second."""
     beta1, beta2, eps = 0.9, 0.999, 1e-8
     stepped: Weights = {}
     kept: Weights = {}

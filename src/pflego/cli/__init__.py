@@ -1,4 +1,4 @@
-"""The command line: a file a command. torch is imported only where a command needs it."""
+"""The command line: one file per command. torch is imported only where a command needs it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pflego.cli.compare import compare
 from pflego.cli.evaluate import evaluate
 from pflego.cli.export import export
 from pflego.cli.join import join
+from pflego.cli.options import taking
 from pflego.cli.predict import predict
 from pflego.cli.report import report
 from pflego.cli.run import run
@@ -27,10 +28,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command()(run)
-app.command()(compare)
-app.command()(advise)
-app.command()(tune)
+_EVERYTHING = ("data", "model", "method", "run")
+_ONE_PROCESS = ["engine"]
+app.command(cls=taking(*_EVERYTHING))(run)
+app.command(cls=taking(*_EVERYTHING, without=["algorithm", "out", "track", *_ONE_PROCESS]))(compare)
+app.command(cls=taking("data", "model", only=["steps", "participation", "seed", "device"]))(advise)
+app.command(cls=taking(*_EVERYTHING, without=["out", "track", "states", "checkpoint_every", *_ONE_PROCESS]))(
+    tune
+)
 app.command()(report)
 app.command()(evaluate)
 app.command()(predict)
@@ -71,9 +76,9 @@ def main() -> None:
 
 
 def _speaks(error: UserError) -> bool:
-    """Whether it is for this process to say it: of several that torchrun started, one does."""
+    """Tell whether it is for this process to say it: of several that torchrun started, one does."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return True
-    from pflego.peers import speaks
+    from pflego.engines.peers import speaks
 
     return speaks(error)

@@ -18,15 +18,9 @@ if TYPE_CHECKING:
     from pflego.advice.statistics import Interval
 
 
-@options.spelled_out
 def advise(
+    context: typer.Context,
     data: DataArgument,
-    of_data: options.Bundle = None,
-    data_seed: options.DataSeed = None,
-    model: options.ModelName = None,
-    model_seed: options.ModelSeed = None,
-    steps: options.Steps = None,
-    participation: options.Participation = None,
     rounds: Annotated[
         int | None, typer.Option(help="Rounds of the contest. \\[as the budget allows, at most 20]")
     ] = None,
@@ -38,8 +32,6 @@ def advise(
     budget_seconds: Annotated[
         float, typer.Option(help="What the contest may take, reckoned for two modest cores.")
     ] = 60.0,
-    seed: options.Seed = None,
-    device: options.Device = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for advice.json, advice.png and start.toml.")
     ] = None,
@@ -54,22 +46,15 @@ def advise(
     Learning alone, one model for everybody and heads of one's own compete for some rounds, on a part of each client's
     training data that is held out. Test data are not looked at. It says how sure it is.
     """
-    given = options.given(
-        {
-            k: v
-            for k, v in locals().items()
-            if k not in {"rounds", "look_at", "splits", "budget_seconds", "out", "json"}
-        }
-    )
+    given = {"data": data, **options.given(context)}
     import sys
     from json import dumps
 
     from rich.console import Console
 
     from pflego.advice import advise as ask
-    from pflego.experiment import Experiment
     from pflego.files import make_folder
-    from pflego.participation import parse
+    from pflego.settings.experiment import Experiment
 
     experiment = Experiment.build(given)
     if out is not None:
@@ -79,14 +64,14 @@ def advise(
         advice = ask(
             experiment.federation,
             experiment.model,
-            steps=int(str(given.get("steps", 50))),
-            participation=parse(participation) if participation is not None else None,
+            steps=int(str(experiment.settings.value("steps"))),
+            participation=experiment.participation if "participation" in given else None,
             rounds=rounds,
             look_at=look_at,
             splits=splits,
             budget_seconds=budget_seconds,
-            seed=int(str(experiment.settings["seed"])),
-            device=str(experiment.settings["device"]),
+            seed=experiment.seed,
+            device=str(experiment.settings.value("device")),
             tell=lambda words: notes.print(words, highlight=False, markup=False, soft_wrap=True),
         )
     except KeyboardInterrupt:
@@ -116,7 +101,7 @@ def _save(advice: Advice, out: Path) -> str:
 
 
 def parts(advice: Advice) -> list[RenderableType]:
-    """The verdict in words, then the evidence."""
+    """Lay out the verdict in words, then the evidence."""
     from rich.panel import Panel
     from rich.text import Text
 
@@ -194,9 +179,9 @@ def _differences(advice: Advice) -> Table:
             f"{number(found.inputs.rarely)} by chance, rarely more",
         )
     for words, rounds in [("own heads", found.own_heads), ("one model", found.one_model)]:
-        for round, own in rounds.items():
+        for round_number, own in rounds.items():
             table.add_row(
-                f"cosine of gradients, {words}, round {round}",
+                f"cosine of gradients, {words}, round {round_number}",
                 number(own.between),
                 _interval(own.interval),
                 f"{number(own.within)} within a client",
@@ -212,8 +197,8 @@ def _interval(interval: Interval) -> str:
 
 
 def _costs(advice: Advice) -> Table:
-    from pflego.cost import Energy
     from pflego.report.words import amount, duration
+    from pflego.runs.cost import Energy
 
     table = _table(
         "what a round costs a client of median size",

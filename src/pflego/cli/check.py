@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pflego.data.check import Findings
-    from pflego.federation import Federation
+    from pflego.federation.roster import Federation
 
 DataArgument = Annotated[
     str, typer.Argument(metavar="NAME|PATH", help="A data set, or your own: a file or a folder.")
@@ -24,12 +24,9 @@ DataArgument = Annotated[
 _SHOWN = 30  # columns or classes in a table
 
 
-@options.spelled_out
 def check(
+    context: typer.Context,
     data: DataArgument,
-    of_data: options.Bundle = None,
-    data_seed: options.DataSeed = None,
-    seed: options.Seed = None,
 ) -> None:
     """Check data before a run: who holds what, how columns become inputs, what looks wrong.
 
@@ -37,19 +34,20 @@ def check(
 
     The options are those of [bold]pflego run[/bold]. Data that cannot be trained on give exit status 2.
     """
-    given = options.given(locals())
+    given = {"data": data, **options.given(context)}
 
     from rich.console import Console
 
     from pflego.data.check import examine
-    from pflego.data.problems import DataError
-    from pflego.experiment import command, load_data
+    from pflego.data.problems import DataProblems
+    from pflego.settings.experiment import load_data
+    from pflego.settings.tables import command
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", UserWarning)
         try:
             federation = load_data(given)
-        except DataError as error:
+        except DataProblems as error:
             for problem in [*error.problems, *(str(one.message) for one in said)]:
                 typer.echo(f"pflego: {problem}", err=True)
             raise typer.Exit(2) from error
@@ -67,13 +65,11 @@ def check(
         f"ready, but see {len(looks_wrong)} warning{'s' * (len(looks_wrong) > 1)}" if looks_wrong else "ready"
     )
     console.print(f"{verdict}; to train:")
-    console.print(
-        command({"data": data, **given}), style="bold", markup=False, highlight=False, soft_wrap=True
-    )
+    console.print(command(given), style="bold", markup=False, highlight=False, soft_wrap=True)
 
 
 def holdings(name: str, federation: Federation) -> Table:
-    """Clients, samples and classes in a few lines."""
+    """Tabulate clients, samples and classes in a few lines."""
     from statistics import median
 
     from rich.table import Table
@@ -95,7 +91,7 @@ def holdings(name: str, federation: Federation) -> Table:
 
 
 def _tables(findings: Findings) -> Iterator[Table]:
-    """The columns and the classes, or the first of very many."""
+    """Tabulate the columns and the classes, or the first of very many."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -14,35 +14,17 @@ from pflego.cli import options
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pflego.comparison import Entry
+    from pflego.comparison.compare import Entry
 
 
-@options.spelled_out
 def compare(
+    context: typer.Context,
     settings: options.SettingsFile = None,
     algorithms: Annotated[
-        str, typer.Option(help="Methods to compare: all, or a list pflego,fedavg,...")
+        str, typer.Option(help="Methods to compare: all, or a list pflego,fedavg,module:Class,...")
     ] = "all",
     seeds: Annotated[int, typer.Option(help="How many seeds, from --seed on, for mean and spread.")] = 1,
-    data: options.Data = None,
-    of_data: options.Bundle = None,
-    model: options.ModelName = None,
-    steps: options.Steps = None,
-    client_lr: options.ClientLr = None,
-    server_lr: options.ServerLr = None,
-    labels: options.Labels = None,
-    common_head: options.CommonHead = None,
-    participation: options.Participation = None,
-    rounds: options.Rounds = None,
-    dropout: options.Dropout = None,
-    missing: options.Missing = None,
-    seed: options.Seed = None,
-    evaluate_every: options.EvaluateEvery = None,
-    batch_size: options.BatchSize = None,
-    memory: options.Memory = None,
-    states: options.StatesPlace = None,
-    device: options.Device = None,
-    out: Annotated[Path, typer.Option(help="Folder for the results, a folder a method.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for the results, a folder per method.")] = Path(
         "runs/compare"
     ),
 ) -> None:
@@ -50,46 +32,45 @@ def compare(
 
     [bold]pflego compare --algorithms pflego,fedavg,fedper --rounds 50 --participation 5[/bold]
 
-    A setting goes to the methods that have it. What differs between methods stands in a settings file, in a table a
+    A setting goes to the methods that have it. What differs between methods stands in a settings file, in a table per
     method: [bold]\[fedprox][/bold] with [bold]mu = 0.1[/bold] below it. Interrupted, the same command goes on where it
     stopped. The folder holds comparison.json, comparison.png and the runs.
     """
-    given = options.given(
-        {k: v for k, v in locals().items() if k not in {"settings", "algorithms", "seeds", "out"}}
-    )
+    given = options.given(context)
 
     from rich.console import Console
 
-    from pflego import comparison
+    from pflego.comparison.compare import choose, draw_curves
+    from pflego.comparison.compare import compare as train_all
+    from pflego.engines.peers import check_alone
     from pflego.errors import check_positive
-    from pflego.experiment import DEFAULTS, read_settings
-    from pflego.peers import check_alone
+    from pflego.settings.tables import read_settings
 
     check_alone("a comparison is one process; pflego run --engine distributed trains in several")
     check_positive("seeds", seeds, whole=True)
     base = {} if settings is None else read_settings(settings)
     given = {**base, **given}
-    first = int(str(given.get("seed", DEFAULTS["seed"])))
-    names = comparison.choose(algorithms)
+    first = int(str(given.get("seed", 0)))
+    names = choose(algorithms)
     try:
-        entries = comparison.compare(given, names, range(first, first + seeds), out)
+        entries = train_all(given, names, range(first, first + seeds), out)
     except KeyboardInterrupt:
         typer.echo("\nstopped; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
     console = Console()
     for table in tables(entries):
         console.print(table)
-    picture = comparison.draw_curves(entries, out / "comparison.png")
+    picture = draw_curves(entries, out / "comparison.png")
     beside = f"pflego report {quote(str(out))}/*/seed-{first} --out {quote(str(out / 'report.html'))}"
     for line in (f"results in {out}, curves in {picture}", f"client by client: {beside}"):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def tables(entries: Sequence[Entry]) -> list[Table]:
-    """How good and how costly: a line a method, the best first; over several seeds, mean ± standard deviation."""
+    """Tabulate quality and cost, one line per method, best first; over seeds, mean ± standard deviation."""
     from rich.table import Table
 
-    from pflego.cost import Energy
+    from pflego.runs.cost import Energy
 
     metric = entries[0].summary.metric
     scale, unit = (100, ", %") if metric == "accuracy" else (1, "")
@@ -128,7 +109,7 @@ def tables(entries: Sequence[Entry]) -> list[Table]:
 
 
 def _by_method(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Entries of each method, the methods in the order of everyone's figure, the best first."""
+    """Map method to its entries, in the order of everyone's figure, the best first."""
 
     def rank(name: str) -> float:
         figures = [e.summary.everyone for e in methods[name] if e.summary.everyone is not None]

@@ -15,11 +15,11 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-app.command()(check)
+app.command(cls=options.taking("data", only=["seed"]))(check)
 
 
-@app.command("list")
-def list_sets(data_dir: options.DataDir = None) -> None:
+@app.command("list", cls=options.taking(only=["data_dir"]))
+def list_sets(context: typer.Context) -> None:
     """List the data sets, and where they are or how large they are to download."""
     from rich.console import Console
     from rich.table import Table
@@ -31,7 +31,7 @@ def list_sets(data_dir: options.DataDir = None) -> None:
     for heading in ("training", "test", "classes", "a sample"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("where", overflow="fold")
-    for line in listing(data_dir):
+    for line in listing(_data_dir(context)):
         table.add_row(
             line.name,
             f"{line.train:,}",
@@ -43,10 +43,10 @@ def list_sets(data_dir: options.DataDir = None) -> None:
     Console().print(table)
 
 
-@app.command()
+@app.command(cls=options.taking(only=["data_dir"]))
 def get(
+    context: typer.Context,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="mnist, fashion-mnist, emnist, ...")],
-    data_dir: options.DataDir = None,
 ) -> None:
     """Fetch data sets into the cache, checked against their published checksums.
 
@@ -60,18 +60,15 @@ def get(
         if name in EMBEDDED:
             typer.echo(f"{name} is embedded, there is nothing to fetch")
             continue
-        source = sets.get(name, data_dir=data_dir)
+        source = sets.get(name, data_dir=_data_dir(context))
         arrays(name, source)
         typer.echo(f"{name} is in {source.place}")
 
 
-@app.command()
-@options.spelled_out
+@app.command(cls=options.taking("data", only=["seed"]))
 def show(
+    context: typer.Context,
     data: DataArgument,
-    of_data: options.Bundle = None,
-    data_seed: options.DataSeed = None,
-    seed: options.Seed = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Picture to draw (.png, .svg, .pdf): who holds what, examples of classes."),
@@ -81,14 +78,14 @@ def show(
 
     [bold]pflego data show digits --clients 10 --partition dirichlet --alpha 0.3 --out digits.png[/bold]
     """
-    given = options.given({k: v for k, v in locals().items() if k != "out"})
+    given = {"data": data, **options.given(context)}
 
     from rich.console import Console
 
-    from pflego.data import picture
     from pflego.data.schema import schema_of
     from pflego.data.sets.catalogue import KNOWN
-    from pflego.experiment import load_data
+    from pflego.report import holdings as picture
+    from pflego.settings.experiment import load_data
 
     if out is not None:
         picture.check(out)
@@ -107,13 +104,10 @@ def show(
         console.print(f"drawn in {out}", highlight=False, markup=False, soft_wrap=True)
 
 
-@app.command()
-@options.spelled_out
+@app.command(cls=options.taking("data", only=["seed"]))
 def schema(
+    context: typer.Context,
     data: DataArgument,
-    of_data: options.Bundle = None,
-    data_seed: options.DataSeed = None,
-    seed: options.Seed = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("schema.json"),
 ) -> None:
     """Write down how values become inputs, for sites that each have only data of their own.
@@ -123,13 +117,18 @@ def schema(
     It holds the columns with the mean and standard deviation of each, the categories and the classes, and no sample.
     A site reads its own file by it: [bold]pflego run --data north.csv --schema schema.json[/bold]
     """
-    given = options.given({k: v for k, v in locals().items() if k != "out"})
+    given = {"data": data, **options.given(context)}
 
     from pflego.data.schema import schema_of
-    from pflego.experiment import load_data
     from pflego.files import make_folder, write_atomically
+    from pflego.settings.experiment import load_data
 
     written = schema_of(load_data(given)).to_json()
     make_folder(out.parent)
     write_atomically(out, written.encode())
     typer.echo(f"written to {out}")
+
+
+def _data_dir(context: typer.Context) -> Path | None:
+    folder = options.given(context).get("data_dir")
+    return None if folder is None else Path(str(folder))

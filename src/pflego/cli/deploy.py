@@ -45,7 +45,7 @@ def init(
     """
     _needs_flower()
     from pflego.deploy.folder import write_app
-    from pflego.experiment import read_settings
+    from pflego.settings.tables import read_settings
 
     for path in write_app(folder, {} if settings is None else read_settings(settings)):
         typer.echo(path)
@@ -108,10 +108,8 @@ def inspect(
         console.print(f"  {name}: {value}", markup=False)
     console.print(f"\nin every round that this client takes part in: {seen.bytes:,} bytes of weights")
     console.print(_table(seen.message))
-    console.print("and figures: " + ", ".join(seen.figures))
-    console.print(
-        "\nwhen everybody is evaluated: " + ", ".join(n for n in seen.figures if n.startswith("test_"))
-    )
+    console.print("and numbers: " + ", ".join(seen.metrics))
+    console.print("\nwhen everybody is evaluated: how many test samples, their loss and score")
     console.print(
         f"\n[bold]What comes in[/bold]: {sum(line.bytes for line in seen.received):,} bytes of weights"
     )
@@ -132,7 +130,7 @@ def export(
     folder: AppFolder,
     node_config: NodeConfig,
     out: Out,
-    format: Format = "all",
+    file_format: Format = "all",
     adapt: Adapt = False,
 ) -> None:
     """Write a site's own model as files, at the site: what is shared, and the head that never left it.
@@ -143,11 +141,11 @@ def export(
     _needs_flower()
     from pflego.deploy.own_model import own_run
 
-    formats = formats_called(format)
+    formats = formats_called(file_format)
     run = own_run(folder, node_config)
-    (id,) = run.federation.ids
-    done = run.export(id, out, formats=formats, adapt=adapt)
-    tell(f"client {id}'s model after round {len(run.history)}", done)
+    (client_id,) = run.federation.ids
+    done = run.export(client_id, out, formats=formats, adapt=adapt)
+    tell(f"client {client_id}'s model after round {len(run.history)}", done)
 
 
 def _table(lines: list[Line]) -> Table:

@@ -11,7 +11,7 @@ from pflego.cli import rows, whose
 from pflego.errors import UserError
 
 if TYPE_CHECKING:
-    from pflego.run import Run
+    from pflego.runs.run import Run
 
 
 def evaluate(
@@ -29,7 +29,7 @@ def evaluate(
     ] = False,
     out: rows.OutFile = None,
 ) -> None:
-    """Evaluate the clients' models: a line a client, all of them together, the worst tenth.
+    """Evaluate the clients' models: one line per client, all of them together, the worst tenth.
 
     [bold]pflego evaluate runs/a[/bold] tries every model on its client's test data.
 
@@ -40,10 +40,10 @@ def evaluate(
     from rich.console import Console
     from rich.table import Table
 
+    from pflego.after.prediction import of_clients
     from pflego.cli.run import percent
-    from pflego.evaluation import pooled, table, worst_tenth
-    from pflego.experiment import open_run
-    from pflego.prediction import of_clients
+    from pflego.learning.evaluation import pooled, table, worst_tenth
+    from pflego.settings.open_run import open_run
 
     opened = open_run(run)
     if data is not None:
@@ -52,7 +52,7 @@ def evaluate(
         opened = of_clients(opened, whose.clients_called([client], opened.federation, run))
     task, scores = opened.federation.task, opened.scores(adapt=adapt)
     lines = table(opened.federation.ids, scores, task)
-    figures = [score.figure(task) for score in scores]
+    figures = [score.value(task) for score in scores]
     together = pooled(scores, task)
     worst = worst_tenth(figures, higher_is_better=task.higher_is_better)
     if out is not None:
@@ -81,8 +81,8 @@ def evaluate(
 
 
 def _on(run: Run, data: Path, client: str | None, folder: Path) -> Run:
+    from pflego.after.prediction import judged_on
     from pflego.data.schema import schema_of
-    from pflego.prediction import judged_on
 
     samples = schema_of(run.federation).read(data)
     if samples.y is None:

@@ -11,11 +11,11 @@ from pflego.cli import whose
 from pflego.errors import check_choice
 
 if TYPE_CHECKING:
-    from pflego.export import Exported
-    from pflego.export import Format as FileFormat
+    from pflego.after.export import Exported
+    from pflego.after.export import Format as FileFormat
 
 Out = Annotated[Path, typer.Option(help="Folder for the model.", show_default=False)]
-Format = Annotated[str, typer.Option(help="safetensors, torch (torch.export), onnx, or all.")]
+Format = Annotated[str, typer.Option("--format", help="safetensors, torch (torch.export), onnx, or all.")]
 Adapt = Annotated[
     bool, typer.Option("--adapt", help="First take the client's local steps against the present backbone.")
 ]
@@ -25,7 +25,7 @@ def export(
     run: whose.Folder,
     client: Annotated[str, typer.Option(help="Whose model.", show_default=False)],
     out: Out,
-    format: Format = "all",
+    file_format: Format = "all",
     adapt: Adapt = False,
 ) -> None:
     """Write a client's model as files: weights beside a description, a torch.export program, ONNX.
@@ -35,17 +35,17 @@ def export(
     [bold]pflego predict model-3 --data new.csv[/bold] uses it, and so do torch.export.load and ONNX runtimes. All
     take samples as the client has them and give the same outputs.
     """
-    from pflego.experiment import open_run
+    from pflego.settings.open_run import open_run
 
-    formats = formats_called(format)
+    formats = formats_called(file_format)
     opened = open_run(run)
-    (id,) = whose.clients_called([client], opened.federation, run)
-    tell(f"client {id}'s model", opened.export(id, out, formats=formats, adapt=adapt))
+    (client_id,) = whose.clients_called([client], opened.federation, run)
+    tell(f"client {client_id}'s model", opened.export(client_id, out, formats=formats, adapt=adapt))
 
 
 def formats_called(name: str) -> list[FileFormat]:
-    """The formats of a name; `all` is all of them."""
-    from pflego.export import FORMATS
+    """List the formats of a name; `all` is all of them."""
+    from pflego.after.export import FORMATS
 
     check_choice("format", name, [*FORMATS, "all"])
     return [one for one in FORMATS if name in (one, "all")]

@@ -37,9 +37,9 @@ def join(
     from rich.console import Console
     from rich.table import Table
 
-    from pflego import joining
+    from pflego.after import joining
     from pflego.cli.run import percent
-    from pflego.experiment import open_run
+    from pflego.settings.open_run import open_run
 
     opened = open_run(run)
     federation = joining.enlarged_from_file(opened.federation, whose.new_id(client, opened.federation), data)
@@ -54,7 +54,7 @@ def join(
         ("learning alone", joined.alone),
     ]:
         if score is not None:
-            table.add_row(f"{task.metric} {label}", percent(score.figure(task), task.metric))
+            table.add_row(f"{task.metric} {label}", percent(score.value(task), task.metric))
     Console().print(table)
     typer.echo(
         f"it takes part from now on: pflego run --resume --out {joined.run.folder} --rounds {len(opened.history) + 10}"

@@ -1,77 +1,105 @@
-"""The options of commands that train, spelled like the keyword arguments. Not given, they are None."""
+"""Settings as options of commands, made from where they are declared, when a command is asked for.
+
+A command says which tables it takes, `@app.command(cls=taking("data", "run"))`, and finds what was given with
+`given(context)`. A method of somebody else's, --algorithm module:Class, brings its own options.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
+from typer.core import TyperCommand, TyperOption
 
-from pflego.errors import UserError
+from pflego.errors import SettingError
 
-_DATA = "Data"
-_METHOD = "Method"
-_ROUNDS = "Rounds"
-_RUN = "Run"
+if TYPE_CHECKING:
+    from pflego.algorithms.base import Algorithm
+    from pflego.declaration import Declared
 
-P = ParamSpec("P")
+_GIVEN = "pflego.given"
+_GUESTS = "pflego.guests"
+_PANELS = {"data": "Data", "model": "Method", "method": "Method", "run": "Run"}
 
-
-def _rate(text: str) -> float | str:
-    """A number, or auto."""
-    if text == "auto":
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is neither a number nor auto") from None
-
-
-def _classes(text: str) -> int | str:
-    """A number, or a degree of personalisation."""
-    if text in ("high", "medium", "none"):
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is neither a whole number nor high, medium or none") from None
+SettingsFile = Annotated[
+    Path | None,
+    typer.Argument(help="A TOML file of the same names as the options; options given here take precedence."),
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(help="One of the paper's experiments, such as mnist-high (pflego paper settings)."),
+]
 
 
-def given(options: dict[str, object]) -> dict[str, object]:
-    """The options that were given, as settings; those that a command has as one argument are spelled out."""
-    bundled = {k: v for own in options.values() if isinstance(own, dict) for k, v in own.items()}
-    single = {k: v for k, v in options.items() if not isinstance(v, dict)}
-    return {
-        k: str(v) if isinstance(v, Path) else v for k, v in {**bundled, **single}.items() if v is not None
-    }
+def given(context: typer.Context) -> dict[str, object]:
+    """Give the settings that were given as options, by their names."""
+    found: dict[str, object] = context.meta[_GIVEN]
+    return found
 
 
-def spelled_out(command: Callable[P, None]) -> Callable[P, None]:
-    """Give a command all options about its data, or its method, in the place of one argument: of_data, of_method."""
-    signature = inspect.signature(command, eval_str=True)
-    bundles = {name: kinds for name, kinds in _BUNDLES.items() if name in signature.parameters}
-    parameters = []
-    for parameter in signature.parameters.values():
-        kinds = bundles.get(parameter.name, {parameter.name: parameter.annotation})
-        parameters += [parameter.replace(name=name, annotation=kind) for name, kind in kinds.items()]
+def taking(*tables: str, only: Collection[str] = (), without: Collection[str] = ()) -> type[SettingsCommand]:
+    """Make the class of a command that takes the settings of some tables, and of the others `only` those named."""
 
-    @wraps(command)
-    def bundled(*args: P.args, **options: P.kwargs) -> None:
-        for name, kinds in bundles.items():
-            options[name] = {option: options.pop(option) for option in kinds if option in options}
-        command(*args, **options)
+    class Command(SettingsCommand):
+        takes = (tables, frozenset(only), frozenset(without))
 
-    bundled.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return bundled
+    return Command
 
 
-def beneath(file: Path | None, preset: str | None, given: dict[str, object]) -> dict[str, object]:
-    """What options are laid over: the settings of a file, over those of one of the paper's experiments."""
+class SettingsCommand(TyperCommand):
+    """A command that takes settings as options."""
+
+    takes: tuple[Sequence[str], Collection[str], Collection[str]]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Find out whose options there are before they are read."""
+        ctx.meta[_GUESTS] = list(dict.fromkeys(_guests(args)))
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Give the command's own parameters and the settings it takes."""
+        *own, help_option = super().get_params(ctx)
+        return [*own, *(_option(*one) for one in self._settings(ctx)), help_option]
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Hand settings over apart from the command's own parameters."""
+        names = {_parameter(name): name for _, name, _ in self._settings(ctx)}
+        chosen = {name: ctx.params.pop(parameter) for parameter, name in names.items()}
+        ctx.meta[_GIVEN] = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in chosen.items()
+            if value is not None and value != ()
+        }
+        return super().invoke(ctx)
+
+    def _settings(self, ctx: click.Context) -> Iterator[tuple[str, str, Declared]]:
+        """Give table, name and declaration of every setting that is taken."""
+        from pflego.algorithms.registry import methods
+        from pflego.runs.record import TABLES
+        from pflego.settings.tables import known
+
+        tables, only, without = self.takes
+        mine = {parameter.name for parameter in self.params}
+        for table in TABLES:
+            entries = known(table)
+            if table == "method":
+                words = f"The method: {', '.join(methods())}, or module:Class of your own."
+                entries["algorithm"] = replace(entries["algorithm"], help=words)
+                entries |= _of_methods(ctx.meta.get(_GUESTS, []))
+            for name, one in entries.items():
+                if (table in tables or name in only) and name not in without and name not in mine:
+                    yield table, name, one
+
+
+def beneath(file: Path | None, preset: str | None, given: Mapping[str, object]) -> dict[str, object]:
+    """Give what options are laid over: the settings of a file, over those of one of the paper's experiments."""
     from pflego import paper
-    from pflego.experiment import read_settings
+    from pflego.settings.tables import read_settings
 
     base = {} if file is None else read_settings(file)
     if preset is None:
@@ -80,350 +108,113 @@ def beneath(file: Path | None, preset: str | None, given: dict[str, object]) -> 
     return {**paper.preset(preset, algorithm), **base}
 
 
-def folder_of(settings: dict[str, object]) -> Path:
-    """The run's folder, which must be named."""
+def folder_of(settings: Mapping[str, object]) -> Path:
+    """Give the run's folder, which must be named."""
     if "out" not in settings:
-        raise UserError("to resume a run, say where it is: --out FOLDER")
+        raise SettingError("to resume a run, say where it is: --out FOLDER")
     return Path(str(settings["out"]))
 
 
-SettingsFile = Annotated[
-    Path | None,
-    typer.Argument(help="A TOML file of the same names as the options; options given here take precedence."),
-]
-Preset = Annotated[
-    str | None,
-    typer.Option(
-        help="One of the paper's experiments, such as mnist-high (pflego paper settings).",
-        rich_help_panel=_DATA,
-    ),
-]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        help="Data set (digits, mnist, ...; pflego data list), or your own: a file or a folder. \\[digits]",
-        rich_help_panel=_DATA,
-    ),
-]
-Clients = Annotated[
-    int | None,
-    typer.Option(help="How many clients. \\[20, or those the data have]", rich_help_panel=_DATA),
-]
-ClassesPerClient = Annotated[
-    int | None,
-    typer.Option(
-        parser=_classes,
-        metavar="NUMBER",
-        help="Classes each client holds, or high (2), medium (half of them), none (all): fewer make clients more "
-        "different. \\[2]",
-        rich_help_panel=_DATA,
-    ),
-]
-Partition = Annotated[
-    str | None,
-    typer.Option(
-        help="Who gets what: classes, dirichlet, iid or column. \\[classes; omniglot: its alphabets]",
-        rich_help_panel=_DATA,
-    ),
-]
-Alpha = Annotated[
-    float | None,
-    typer.Option(
-        help="Of the Dirichlet partition: smaller is more different. \\[0.5]", rich_help_panel=_DATA
-    ),
-]
-Column = Annotated[
-    str | None,
-    typer.Option(
-        help="Column that names the clients; in a .npz file, the arrays <column>_train and <column>_test.",
-        rich_help_panel=_DATA,
-    ),
-]
-Split = Annotated[
-    str | None,
-    typer.Option(
-        help="How omniglot's test images are set aside: drawing, or paper (which leaks). \\[drawing]",
-        rich_help_panel=_DATA,
-    ),
-]
-Rotations = Annotated[
-    int | None,
-    typer.Option(help="In how many rotations omniglot's drawings are given. \\[4]", rich_help_panel=_DATA),
-]
-Label = Annotated[
-    str | None,
-    typer.Option(help="Column of labels. \\[label, target, y or class]", rich_help_panel=_DATA),
-]
-TaskName = Annotated[
-    str | None,
-    typer.Option(
-        help="classification or regression. \\[regression if labels are fractions]", rich_help_panel=_DATA
-    ),
-]
-TestShare = Annotated[
-    float | None,
-    typer.Option(
-        help="Share of each client's samples for testing, if the data do not say it. \\[0.2]",
-        rich_help_panel=_DATA,
-    ),
-]
-Drop = Annotated[
-    list[str] | None,
-    typer.Option(help="Column to leave out; any number of times.", rich_help_panel=_DATA),
-]
-Scale = Annotated[
-    bool | None,
-    typer.Option(
-        "--scale/--no-scale",
-        help="Bring a table's numbers to mean 0 and standard deviation 1. \\[yes]",
-        rich_help_panel=_DATA,
-    ),
-]
-Gaps = Annotated[
-    str | None,
-    typer.Option(
-        help="Missing values: refuse, drop (their rows) or mean (fill them). \\[refuse]",
-        rich_help_panel=_DATA,
-    ),
-]
-Size = Annotated[
-    str | None,
-    typer.Option(help="Size of pictures: 32, or 48x32. \\[their own]", rich_help_panel=_DATA),
-]
-SchemaFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="How values become inputs, as pflego data schema has written it. \\[learned from the data]",
-        rich_help_panel=_DATA,
-    ),
-]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder searched first, for <name>.npz or the official files. \\[$PFLEGO_DATA]",
-        rich_help_panel=_DATA,
-    ),
-]
-DataSeed = Annotated[
-    int | None,
-    typer.Option(help="Seed of the partition and of what is for testing. \\[--seed]", rich_help_panel=_DATA),
-]
+class _Kind(click.ParamType):  # type: ignore[type-arg]
+    """A value as it was declared. What is wrong with it is said like everything else: in one line, by `main`."""
 
-_OF_DATA = {
-    "clients": Clients,
-    "classes_per_client": ClassesPerClient,
-    "partition": Partition,
-    "alpha": Alpha,
-    "column": Column,
-    "label": Label,
-    "task": TaskName,
-    "test_share": TestShare,
-    "drop": Drop,
-    "scale": Scale,
-    "gaps": Gaps,
-    "size": Size,
-    "schema": SchemaFile,
-    "split": Split,
-    "rotations": Rotations,
-    "data_dir": DataDir,
-}
+    name = "setting"
 
-AlgorithmName = Annotated[
-    str | None,
-    typer.Option(
-        help="pflego, fedavg, fedprox, fedper, fedrep, fedbabu, ditto, fedrecon or local. \\[pflego]",
-        rich_help_panel=_METHOD,
-    ),
-]
-ModelName = Annotated[
-    str | None,
-    typer.Option(
-        help="Backbone: mlp, cifar-cnn, omniglot-conv4 or module:function. \\[by data set]",
-        rich_help_panel=_METHOD,
-    ),
-]
-ModelSeed = Annotated[
-    int | None, typer.Option(help="Seed of the first weights. \\[--seed]", rich_help_panel=_METHOD)
-]
-Steps = Annotated[int | None, typer.Option(help="tau, local steps a round. \\[50]", rich_help_panel=_METHOD)]
-ClientLr = Annotated[
-    float | None,
-    typer.Option(
-        parser=_rate,
-        metavar="RATE",
-        help="beta, rate of the local steps; auto: what the theory allows. \\[auto]",
-        rich_help_panel=_METHOD,
-    ),
-]
-ServerLr = Annotated[
-    float | None,
-    typer.Option(
-        parser=_rate,
-        metavar="RATE",
-        help="rho, rate of the joint step, or auto. \\[0.003; common head: 0.002]",
-        rich_help_panel=_METHOD,
-    ),
-]
-ServerOptimizer = Annotated[
-    str | None, typer.Option(help="sgd, adam or any other of torch.optim. \\[adam]", rich_help_panel=_METHOD)
-]
-HeadStep = Annotated[
-    str | None,
-    typer.Option(
-        help="The head's last step: paper, or exact (weighted by alpha_i). \\[paper]", rich_help_panel=_METHOD
-    ),
-]
-HeadInit = Annotated[
-    str | None,
-    typer.Option(
-        help="How heads start: zeros, uniform, centred or layer. \\[zeros]", rich_help_panel=_METHOD
-    ),
-]
-HeadOptimizer = Annotated[
-    str | None,
-    typer.Option(help="The head's local steps: gd, momentum or adam. \\[gd]", rich_help_panel=_METHOD),
-]
-Momentum = Annotated[float | None, typer.Option(help="Momentum of the local steps.", rich_help_panel=_METHOD)]
-CommonHead = Annotated[
-    bool | None,
-    typer.Option(
-        "--common-head/--no-common-head",
-        help="Share a part of every head, trained at the server. \\[no]",
-        rich_help_panel=_METHOD,
-    ),
-]
-HeadDecay = Annotated[
-    float | None,
-    typer.Option(help="Decay of the personal heads. \\[0; common head: 0.1]", rich_help_panel=_METHOD),
-]
-Labels = Annotated[
-    str | None,
-    typer.Option(
-        help="Outputs of a shared head: local or global classes. \\[local]", rich_help_panel=_METHOD
-    ),
-]
-Mu = Annotated[
-    float | None, typer.Option(help="The pull of fedprox and ditto. \\[0.25]", rich_help_panel=_METHOD)
-]
-BodySteps = Annotated[
-    int | None, typer.Option(help="fedrep's steps on the backbone. \\[5]", rich_help_panel=_METHOD)
-]
-FineTune = Annotated[
-    int | None, typer.Option(help="fedbabu's steps before evaluation. \\[0]", rich_help_panel=_METHOD)
-]
-GlobalLr = Annotated[
-    float | None,
-    typer.Option(help="ditto's rate of the global model. \\[--client-lr]", rich_help_panel=_METHOD),
-]
-Reset = Annotated[
-    bool | None,
-    typer.Option(
-        "--reset/--no-reset", help="fedrecon builds heads anew every round. \\[no]", rich_help_panel=_METHOD
-    ),
-]
-_OF_METHOD = {
-    "algorithm": AlgorithmName,
-    "model": ModelName,
-    "model_seed": ModelSeed,
-    "steps": Steps,
-    "client_lr": ClientLr,
-    "server_lr": ServerLr,
-    "server_optimizer": ServerOptimizer,
-    "head_step": HeadStep,
-    "head_init": HeadInit,
-    "head_optimizer": HeadOptimizer,
-    "momentum": Momentum,
-    "common_head": CommonHead,
-    "head_decay": HeadDecay,
-    "labels": Labels,
-    "mu": Mu,
-    "body_steps": BodySteps,
-    "fine_tune": FineTune,
-    "global_lr": GlobalLr,
-    "reset": Reset,
-}
+    def __init__(self, one: Declared) -> None:
+        self._one = one
 
-Bundle = dict[str, object] | None  # in a command that is `spelled_out`
-_BUNDLES = {"of_data": _OF_DATA, "of_method": _OF_METHOD}
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        return self._one.parse(value) if isinstance(value, str) else value
 
-Participation = Annotated[
-    str | None,
-    typer.Option(
-        help="Who takes part in a round: a number, everyone, binomial:0.2 or between:4-28. \\[everyone]",
-        rich_help_panel=_ROUNDS,
-    ),
-]
-Rounds = Annotated[int | None, typer.Option(help="T, rounds. \\[100]", rich_help_panel=_ROUNDS)]
-Dropout = Annotated[
-    float | None, typer.Option(help="Probability that a reply never arrives. \\[0]", rich_help_panel=_ROUNDS)
-]
-Deadline = Annotated[
-    float | None,
-    typer.Option(help="Seconds the server waits for replies. \\[for ever]", rich_help_panel=_ROUNDS),
-]
-SamplesPerSecond = Annotated[
-    float | None,
-    typer.Option(help="Speed of the median client, for --deadline. \\[1000]", rich_help_panel=_ROUNDS),
-]
-SpeedSpread = Annotated[
-    float | None,
-    typer.Option(help="How much speeds differ (log-normal sigma). \\[0.5]", rich_help_panel=_ROUNDS),
-]
-Missing = Annotated[
-    str | None,
-    typer.Option(help="Where replies are missing: zero or renormalise. \\[zero]", rich_help_panel=_ROUNDS),
-]
 
-Seed = Annotated[int | None, typer.Option(help="Decides every random draw. \\[0]", rich_help_panel=_RUN)]
-EvaluateEvery = Annotated[
-    int | None,
-    typer.Option(
-        help="Rounds between evaluations of everyone; 0: only at the end. \\[10]", rich_help_panel=_RUN
-    ),
-]
-BatchSize = Annotated[
-    int | None,
-    typer.Option(
-        help="Samples through the backbone at a time, for the same result. \\[all]", rich_help_panel=_RUN
-    ),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        help="keep activations; recompute them to save memory; gram: faster full steps through a first dense layer. "
-        "\\[keep]",
-        rich_help_panel=_RUN,
-    ),
-]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps, ... \\[auto]", rich_help_panel=_RUN)]
-Engine = Annotated[
-    str | None,
-    typer.Option(
-        help="Where clients work: local, distributed (in the processes torchrun starts) or flower-simulation (on a "
-        "Ray cluster). \\[local]",
-        rich_help_panel=_RUN,
-    ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(help="Folder for the results. \\[runs/<data>-<algorithm>]", rich_help_panel=_RUN),
-]
-CheckpointEvery = Annotated[
-    int | None, typer.Option(help="Rounds between checkpoints. \\[1]", rich_help_panel=_RUN)
-]
-StatesPlace = Annotated[
-    str | None, typer.Option(help="Hold client states in memory or on disk. \\[memory]", rich_help_panel=_RUN)
-]
-Track = Annotated[
-    str | None,
-    typer.Option(
-        help="Log to tensorboard, mlflow, wandb or csv, or a list of them, in the run's folder.",
-        rich_help_panel=_RUN,
-    ),
-]
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume", help="Go on with the run in --out, with its own settings.", rich_help_panel=_RUN
-    ),
-]
+def _option(table: str, name: str, one: Declared) -> TyperOption:
+    from pflego.settings.tables import spelled_option
+
+    option, words = spelled_option(name), one.summary.replace("[", "\\[") + _default(one)
+    panel = _PANELS[table]
+    if bool in one.kinds:
+        off = option.replace("--", "--no-", 1)
+        return TyperOption(
+            param_decls=[_parameter(name), f"{option}/{off}"],
+            is_flag=True,
+            default=None,
+            help=words,
+            rich_help_panel=panel,
+        )
+    return TyperOption(
+        param_decls=[_parameter(name), option],
+        type=_Kind(one),
+        multiple=one.listed and str not in one.kinds,
+        metavar=_metavar(one),
+        help=words,
+        rich_help_panel=panel,
+    )
+
+
+def _metavar(one: Declared) -> str:
+    kinds = {int: "NUMBER", float: "NUMBER", str: "TEXT", Path: "PATH", list: "TEXT"}
+    words = [*dict.fromkeys(kinds[kind] for kind in one.kinds if kind in kinds), *one.choices]
+    return "|".join(words) if sum(map(len, words)) <= 24 else "NAME"
+
+
+def _default(one: Declared) -> str:
+    shown = one.default
+    if shown is None or shown is MISSING or shown == "":
+        return ""
+    return f" \\[{_words(shown)}]"
+
+
+def _words(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _parameter(name: str) -> str:
+    """Give the name of a setting as a parameter of Python's."""
+    return name.replace(".", "__")
+
+
+def _of_methods(guests: Iterable[str]) -> dict[str, Declared]:
+    """Give the settings of all methods together, each by the first that has it, with everybody's defaults."""
+    from pflego.algorithms.registry import find_method, methods
+    from pflego.settings.tables import known
+
+    kinds = {**methods(), **{name: find_method(name) for name in guests}}
+    title = known("method")
+    found: dict[str, dict[str, Declared]] = {}
+    for method, kind in kinds.items():
+        for name, one in known("method", kind).items():
+            if name not in title:
+                found.setdefault(name, {})[method] = one
+    return {name: _merged(owners, kinds) for name, owners in found.items()}
+
+
+def _merged(owners: Mapping[str, Declared], methods: Mapping[str, type[Algorithm]]) -> Declared:
+    first = next(iter(owners.values()))
+    defaults: dict[str, list[str]] = {}
+    for method, one in owners.items():
+        if one.default is not None:
+            defaults.setdefault(_words(one.default), []).append(method)
+    shown = max(defaults, key=lambda value: len(defaults[value]), default=None)
+    others = [f"{', '.join(names)} {value}" for value, names in defaults.items() if value != shown]
+    whose = "" if len(owners) == len(methods) else f" ({', '.join(owners)})"
+    return replace(
+        first,
+        kinds=tuple(dict.fromkeys(kind for one in owners.values() for kind in one.kinds)),
+        choices=tuple(dict.fromkeys(word for one in owners.values() for word in one.choices)),
+        help=first.summary.rstrip(".") + whose + ".",
+        default=None if shown is None else "; ".join([shown, *others]),
+    )
+
+
+def _guests(args: Sequence[str]) -> Iterator[str]:
+    """Find the methods of somebody else's that a command line names: in options, in a file, in the run it resumes."""
+    from pflego.settings.tables import read_settings
+
+    words = [part for word in args for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    named = dict(pairwise(words))
+    texts = [named.get("--algorithm", ""), *named.get("--algorithms", "").split(",")]
+    files = [Path(word) for word in args if word.endswith(".toml")]
+    if "--resume" in words and "--out" in named:
+        files.append(Path(named["--out"]) / "settings.toml")
+    texts += [str(read_settings(file).get("algorithm", "")) for file in files if file.is_file()]
+    yield from (text.strip() for text in texts if ":" in text)

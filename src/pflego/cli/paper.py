@@ -21,11 +21,11 @@ app = typer.Typer(
 # name: what it is; pflego.paper.experiments has the rest and is not loaded for the help
 _EXPERIMENTS = {
     "table1": "Table 1: test accuracy of all methods, degrees of personalisation and data sets.",
-    "omniglot": "Table 2: Omniglot, an alphabet a client.",
-    "time": "Table 3: seconds a round on Omniglot, with passes and operations.",
+    "omniglot": "Table 2: Omniglot, one alphabet per client.",
+    "time": "Table 3: seconds per round on Omniglot, with passes and operations.",
     "curves": "Figures 2 to 6: loss and accuracy over the rounds.",
     "tau": "Figure 7: PFLEGO and FedRecon with 5 to 100 local steps, 4 to 28 participants.",
-    "participation": "Figure 8: 20, 40, 60 and 100 % of the clients a round.",
+    "participation": "Figure 8: 20, 40, 60 and 100 % of the clients per round.",
     "rates": "Figure 9: client rate against server rate.",
 }
 
@@ -43,9 +43,6 @@ Rounds = Annotated[int | None, typer.Option(help="T, rounds. \\[the paper's]")]
 Scale = Annotated[
     float, typer.Option(help="Share of the clients and participants, each with all of its data.")
 ]
-Split = Annotated[
-    str | None, typer.Option(help="Of omniglot: paper, or drawing (without its leak). \\[paper]")
-]
 Out = Annotated[Path, typer.Option(help="Folder for runs and results.")]
 
 
@@ -60,9 +57,10 @@ def settings(
     from pflego import paper
 
     if preset is not None:
-        from pflego.settings import as_toml
+        from pflego.runs.record import as_toml
+        from pflego.settings.tables import as_tables
 
-        typer.echo(as_toml(paper.preset(preset, method)), nl=False)
+        typer.echo(as_toml(as_tables(paper.preset(preset, method))), nl=False)
         return
     names = list(dict.fromkeys(m for name in paper.PRESETS for m in paper.methods(name)))
     table = Table(title="client rate (server rate; mu)", title_justify="left")
@@ -80,6 +78,7 @@ def settings(
 
 def _runner(name: str) -> Callable[..., None]:
     def command(
+        context: typer.Context,
         datasets: Datasets = "",
         degrees: Degrees = "",
         methods: Methods = "",
@@ -87,9 +86,6 @@ def _runner(name: str) -> Callable[..., None]:
         scale: Scale = 1.0,
         seeds: Seeds = 1,
         seed: FirstSeed = 1,
-        split: Split = None,
-        data_dir: options.DataDir = None,
-        memory: options.Memory = None,
         out: Out = Path("runs/paper"),
     ) -> None:
         from pflego.errors import UserError, check_positive
@@ -97,8 +93,8 @@ def _runner(name: str) -> Callable[..., None]:
         from pflego.paper.experiments import EXPERIMENTS, Choice
 
         check_positive("seeds", seeds, whole=True)
-        changes = _given(rounds=rounds, split=split)
-        means = _given(data_dir=None if data_dir is None else str(data_dir), memory=memory)
+        given = options.given(context)
+        changes = _given(rounds=rounds, split=given.pop("split", None))
         choice = Choice(
             _list(datasets), _list(degrees), _list(methods), range(seed, seed + seeds), scale, changes
         )
@@ -117,7 +113,7 @@ def _runner(name: str) -> Callable[..., None]:
                     cells.run(
                         cell,
                         out,
-                        means=means,
+                        means=given,
                         with_cost=experiment.with_cost,
                         progress=console.is_terminal,
                     )
@@ -133,20 +129,25 @@ def _runner(name: str) -> Callable[..., None]:
 
 
 for _name, _about in _EXPERIMENTS.items():
-    app.command(_name, help=f"{_about} Interrupted, the same command goes on.")(_runner(_name))
+    _made = app.command(
+        _name,
+        help=f"{_about} Interrupted, the same command goes on.",
+        cls=options.taking(only=["split", "data_dir", "memory", "speedup"]),
+    )
+    _made(_runner(_name))
 
 
-@app.command()
+@app.command(cls=options.taking(only=["data_dir"]))
 def search(
+    context: typer.Context,
     preset: Annotated[str, typer.Option(help="Whose rates, such as mnist-high.")] = "mnist-high",
     methods: Methods = "pflego",
     rounds: Rounds = None,
     trials: Annotated[int | None, typer.Option(help="How many points of the grid. \\[all]")] = None,
     seed: FirstSeed = 1,
-    data_dir: options.DataDir = None,
     out: Out = Path("runs/paper"),
 ) -> None:
-    """The appendix's search for the best rates, by Optuna, on a fifth of each client's training data."""
+    """Search for the best rates like the appendix, by Optuna, on a fifth of each client's training data."""
     from rich.table import Table
 
     from pflego import paper
@@ -155,7 +156,7 @@ def search(
     table = Table(title=f"best rates of {preset}", title_justify="left")
     for heading in ("method", "found", "validation, %", "trials", "published"):
         table.add_column(heading)
-    changes = _given(rounds=rounds, data_dir=None if data_dir is None else str(data_dir))
+    changes = {**_given(rounds=rounds), **options.given(context)}
     for method in _list(methods):
         found = look(preset, method, out, seed=seed, trials=trials, changes=changes)
         theirs = paper.preset(preset, method)
@@ -183,7 +184,7 @@ def results(
 
 
 def _console() -> Console:
-    """Wide tables are cut for a terminal, but not for a file."""
+    """Make a console that cuts wide tables for a terminal, but not for a file."""
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=180)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pflego.cli import rows, whose
-from pflego.errors import UserError
+from pflego.errors import SettingError
 
 if TYPE_CHECKING:
-    from pflego.prediction import Prediction, Predictions
+    from pflego.after.prediction import Prediction, Predictions
 
 DataFile = Annotated[
     Path,
@@ -29,7 +29,7 @@ def predict(
         str | None, typer.Option(help="Whose model. \\[each sample's own client, if the file names it]")
     ] = None,
     out: rows.OutFile = None,
-    format: rows.FormatName = None,
+    file_format: rows.FormatName = None,
     adapt: Annotated[
         bool,
         typer.Option("--adapt", help="First take the client's local steps against the present backbone."),
@@ -42,9 +42,9 @@ def predict(
     Where the file has the column of clients, every sample is predicted by its own client's model. Where it has labels
     too, the accuracy is said at the end.
     """
-    chosen = rows.choose(format, out)
+    chosen = rows.choose(file_format, out)
 
-    from pflego.export import is_exported
+    from pflego.after.export import is_exported
 
     done = (
         _exported(folder, data, client, adapt) if is_exported(folder) else _run(folder, data, client, adapt)
@@ -54,36 +54,38 @@ def predict(
         from pflego.cli.run import percent
 
         metric = done.task.metric
-        figure = percent(done.score.figure(done.task), metric)
+        figure = percent(done.score.value(done.task), metric)
         typer.echo(f"{metric} {figure}, {done.score.samples} samples", err=True)
 
 
 def _run(folder: Path, data: Path, client: str | None, adapt: bool) -> Predictions:
-    from pflego import prediction
+    from pflego.after import prediction
     from pflego.data.schema import schema_of
-    from pflego.experiment import open_run
+    from pflego.settings.open_run import open_run
 
     run = open_run(folder)
     schema = schema_of(run.federation)
     samples = schema.read(data)
     owners = whose.owners(samples, data, client, run.federation, folder)
-    return prediction.predict(samples, schema, owners, lambda id: run.personal_model(id, adapt=adapt))
+    return prediction.predict(
+        samples, schema, owners, lambda client_id: run.personal_model(client_id, adapt=adapt)
+    )
 
 
 def _exported(folder: Path, data: Path, client: str | None, adapt: bool) -> Predictions:
-    from pflego import prediction
-    from pflego.export import load_model, read_card
+    from pflego.after import prediction
+    from pflego.after.export import load_model, read_card
 
     card = read_card(folder)
     if adapt:
-        raise UserError(
+        raise SettingError(
             "--adapt needs the client's training data, which an exported model has not: name the run"
         )
     samples = card.schema.read(data)
     mine = str(card.client)
     named = set(map(str, samples.clients or [])) if client is None else {client}
     if others := sorted(named - {mine}):
-        raise UserError(
+        raise SettingError(
             f"{folder} is the model of client {mine!r}, not of {others[0]!r}; "
             f"to use it for all samples: --client {mine}"
         )
@@ -117,5 +119,5 @@ def _nested(one: Prediction) -> dict[str, object]:
 
 
 def _short(value: str | float | None) -> str | float | None:
-    """A number to the seven digits a model computes with."""
+    """Round a number to the seven digits a model computes with."""
     return float(f"{value:.7g}") if isinstance(value, float) else value

@@ -30,8 +30,8 @@ def report(
 
     [bold]pflego report runs/pflego runs/fedavg --out compare.html[/bold] puts runs side by side.
     """
-    from pflego.experiment import open_run
     from pflego.report import write_report
+    from pflego.settings.open_run import open_run
 
     path = out or (runs[0] / "report.html" if len(runs) == 1 else Path("compare.html"))
     try:

@@ -16,14 +16,14 @@ from pflego.errors import UserError, check_choice
 FORMATS = ["csv", "json"]
 
 OutFile = Annotated[Path | None, typer.Option(help="File to write, .csv or .json. \\[the terminal]")]
-FormatName = Annotated[str | None, typer.Option(help="csv or json. \\[as --out ends, or csv]")]
+FormatName = Annotated[str | None, typer.Option("--format", help="csv or json. \\[as --out ends, or csv]")]
 
 
-def choose(format: str | None, out: Path | None) -> str:
-    """The format that was asked for, or that a file's name ends in."""
-    if format is not None:
-        check_choice("format", format, FORMATS)
-        return format
+def choose(file_format: str | None, out: Path | None) -> str:
+    """Return the format that was asked for, or that a file's name ends in."""
+    if file_format is not None:
+        check_choice("format", file_format, FORMATS)
+        return file_format
     if out is None:
         return "csv"
     if (end := out.suffix.lower().removeprefix(".")) not in FORMATS:
@@ -32,7 +32,7 @@ def choose(format: str | None, out: Path | None) -> str:
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
-    """A line a row; what a row does not have stays blank."""
+    """Write one line per row; what a row does not have stays blank."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
@@ -41,7 +41,7 @@ def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def as_json(content: object) -> str:
-    """The same as lists and objects."""
+    """Write the same as lists and objects."""
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,35 +12,17 @@ from pflego.cli import options
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pflego.run import Run
+    from pflego.runs.run import Run
+    from pflego.settings.experiment import Experiment
 
 
-@options.spelled_out
 def run(
+    context: typer.Context,
     settings: options.SettingsFile = None,
     preset: options.Preset = None,
-    data: options.Data = None,
-    of_data: options.Bundle = None,
-    data_seed: options.DataSeed = None,
-    of_method: options.Bundle = None,
-    participation: options.Participation = None,
-    rounds: options.Rounds = None,
-    dropout: options.Dropout = None,
-    deadline: options.Deadline = None,
-    samples_per_second: options.SamplesPerSecond = None,
-    speed_spread: options.SpeedSpread = None,
-    missing: options.Missing = None,
-    seed: options.Seed = None,
-    evaluate_every: options.EvaluateEvery = None,
-    batch_size: options.BatchSize = None,
-    memory: options.Memory = None,
-    device: options.Device = None,
-    engine: options.Engine = None,
-    out: options.Out = None,
-    checkpoint_every: options.CheckpointEvery = None,
-    states: options.StatesPlace = None,
-    track: options.Track = None,
-    resume: options.Resume = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")
+    ] = False,
 ) -> None:
     """Train one federation with one method.
 
@@ -52,13 +34,14 @@ def run(
 
     The folder holds settings.toml (itself a settings file), metrics.jsonl, the checkpoint and report.html.
     """
-    given = options.given({k: v for k, v in locals().items() if k not in {"settings", "preset", "resume"}})
+    given = options.given(context)
 
     from rich.console import Console
     from rich.markup import escape
 
-    from pflego.experiment import Experiment, read_settings
-    from pflego.peers import check_alone, joined
+    from pflego.engines.peers import check_alone, joined
+    from pflego.settings.experiment import Experiment
+    from pflego.settings.tables import read_settings
 
     base = options.beneath(settings, preset, given)
     if resume and (record := options.folder_of({**base, **given}) / "settings.toml").exists():
@@ -69,8 +52,8 @@ def run(
     with joined(together) as peers:
         with peers.one_first():
             experiment = Experiment.build(named)
-        free = peers.gather(str(_free_folder(experiment.settings)))[0]
-        folder = Path(str(experiment.settings.setdefault("out", free)))
+        free = peers.gather(str(_free_folder(experiment)))[0]
+        folder = Path(str(experiment.settings.tables["run"].setdefault("out", free)))
         try:
             result = experiment.train(resume=resume, progress=True)
         except KeyboardInterrupt:
@@ -89,10 +72,10 @@ def run(
 
 
 def summary(run: Run) -> Table:
-    """A run in a few lines."""
+    """Tabulate a run in a few lines."""
     from rich.table import Table
 
-    from pflego.summary import Summary
+    from pflego.runs.summary import Summary
 
     came_to = Summary.of(run)
     metric = came_to.metric
@@ -104,7 +87,7 @@ def summary(run: Run) -> Table:
     table.add_row(f"{metric}, all clients", percent(came_to.everyone, metric))
     table.add_row(f"{metric}, worst tenth of clients", percent(came_to.worst_tenth, metric))
     table.add_row(
-        "backbone passes a round, a client",
+        "backbone passes per round and client",
         f"{came_to.forward_passes} forward, {came_to.backward_passes} backward",
     )
     table.add_row(
@@ -115,15 +98,15 @@ def summary(run: Run) -> Table:
 
 
 def percent(figure: float | None, metric: str) -> str:
-    """A figure as people read it."""
+    """Format a figure as people read it."""
     if figure is None:
         return "no test data"
     return f"{100 * figure:.2f} %" if metric == "accuracy" else f"{figure:.4f}"
 
 
-def _free_folder(settings: dict[str, object]) -> Path:
-    """runs/<data>-<algorithm>, or the first of -2, -3, ... that is free."""
-    name = f"{Path(str(settings['data'])).stem}-{settings['algorithm']}"
+def _free_folder(experiment: Experiment) -> Path:
+    """Give runs/<data>-<algorithm>, or the first of -2, -3, ... that is free."""
+    name = f"{Path(str(experiment.settings.value('data'))).stem}-{experiment.algorithm.name}"
     number, folder = 1, Path("runs") / name
     while folder.exists():
         number += 1

@@ -19,17 +19,10 @@ def _theory() -> None:
     pass
 
 
-@app.command()
-@options.spelled_out
+@app.command(cls=options.taking("data", only=["model", "steps", "head_step", "participation", "seed"]))
 def rate(
+    context: typer.Context,
     horizons: Annotated[str, typer.Option(help="The numbers of rounds T to train for.")] = "10,20,40,80,160",
-    data: options.Data = None,
-    of_data: options.Bundle = None,
-    model: options.ModelName = None,
-    steps: options.Steps = None,
-    head_step: options.HeadStep = None,
-    participation: options.Participation = None,
-    seed: options.Seed = None,
     out: Annotated[Path, typer.Option(help="The picture to draw; figures go beside it as JSON.")] = Path(
         "theory-rate.png"
     ),
@@ -38,25 +31,24 @@ def rate(
 
     Trains once for each T with the corollary's server rate and draws the norms beside the O(1/sqrt(T)) bound.
     """
-    given = options.given({k: v for k, v in locals().items() if k not in {"horizons", "out"}})
+    given = options.given(context)
 
     from rich.console import Console
     from rich.table import Table
 
     from pflego.algorithms.pflego import PFLEGO
-    from pflego.convergence import Point, measure
-    from pflego.errors import UserError
-    from pflego.experiment import Experiment
+    from pflego.errors import SettingError
     from pflego.files import make_folder, write_atomically
-    from pflego.participation import parse
-    from pflego.plots import Curve, Panel, draw
+    from pflego.report.plots import Curve, Panel, draw
+    from pflego.settings.experiment import Experiment
+    from pflego.training.convergence import Point, measure
 
     try:
         rounds = sorted({int(word) for word in horizons.split(",")})
     except ValueError:
-        raise UserError(f"cannot read --horizons {horizons!r}: give whole numbers, 10,20,40") from None
+        raise SettingError(f"cannot read --horizons {horizons!r}: give whole numbers, 10,20,40") from None
     if rounds[0] < 1:
-        raise UserError(f"--horizons must be above 0, not {rounds[0]}")
+        raise SettingError(f"--horizons must be above 0, not {rounds[0]}")
     make_folder(out.parent)
     experiment = Experiment.build({"head_step": "exact", **given})
     assert isinstance(experiment.algorithm, PFLEGO)
@@ -70,8 +62,8 @@ def rate(
         experiment.model,
         experiment.algorithm,
         horizons=rounds,
-        participation=parse(str(experiment.settings["participation"])),
-        seed=int(str(experiment.settings["seed"])),
+        participation=experiment.participation,
+        seed=experiment.seed,
         tell=tell,
     )
     bound = [points[0].squared_gradient * (rounds[0] / t) ** 0.5 for t in rounds]
@@ -85,7 +77,7 @@ def rate(
         Curve("measured", rounds, [point.squared_gradient for point in points]),
         Curve("c / sqrt(T)", rounds, bound, "--"),
     ]
-    title = f"{experiment.settings['data']}, {len(experiment.federation)} clients"
+    title = f"{experiment.settings.value('data')}, {len(experiment.federation)} clients"
     draw([Panel(title, curves, "T, rounds", "mean squared gradient norm", "log")], out)
     Console().print(table)
     Console().print(f"drawn in {out}", highlight=False, markup=False)

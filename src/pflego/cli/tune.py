@@ -20,8 +20,8 @@ _SEARCH = "Search"
 _SHOWN = 10  # trials in the table
 
 
-@options.spelled_out
 def tune(
+    context: typer.Context,
     settings: options.SettingsFile = None,
     over: Annotated[
         list[str] | None,
@@ -41,19 +41,6 @@ def tune(
         Path, typer.Option(help="Folder for the search and its results.", rich_help_panel=_SEARCH)
     ] = Path("runs/tuning"),
     preset: options.Preset = None,
-    data: options.Data = None,
-    of_data: options.Bundle = None,
-    data_seed: options.DataSeed = None,
-    of_method: options.Bundle = None,
-    participation: options.Participation = None,
-    rounds: options.Rounds = None,
-    dropout: options.Dropout = None,
-    missing: options.Missing = None,
-    seed: options.Seed = None,
-    evaluate_every: options.EvaluateEvery = None,
-    batch_size: options.BatchSize = None,
-    memory: options.Memory = None,
-    device: options.Device = None,
 ) -> None:
     """Search for the best hyperparameters, without a look at the test data.
 
@@ -66,13 +53,7 @@ def tune(
     at the same round is given up. Interrupted, the same command goes on where it stopped. The folder holds best.toml
     (settings for [bold]pflego run[/bold]), trials.csv, trials.json and tuning.png.
     """
-    given = options.given(
-        {
-            k: v
-            for k, v in locals().items()
-            if k not in {"settings", "over", "trials", "hold_out", "out", "preset"}
-        }
-    )
+    given = options.given(context)
 
     from rich.console import Console
 
@@ -100,7 +81,7 @@ def tune(
 
 
 def table(tuning: Tuning) -> Table:
-    """The best trials, a line each."""
+    """Tabulate the best trials, one line per trial."""
     from rich.table import Table
 
     from pflego.report.words import count
@@ -121,7 +102,7 @@ def table(tuning: Tuning) -> Table:
 
 
 def _words(attempt: Attempt, metric: Metric) -> str:
-    """What came of a trial, in a line."""
+    """Say what came of a trial, in one line."""
     tried = ", ".join(f"{name} {_value(value)}" for name, value in attempt.values.items())
     if attempt.ended == "finished":
         return f"{metric.text(attempt.figure, 2)} with {tried}"
@@ -139,7 +120,7 @@ def _value(value: Value) -> str:
 
 def _picture(tuning: Tuning, folder: Path) -> str:
     """Draw it, where the library for it is installed, and say so."""
-    from pflego.tuning.picture import draw
+    from pflego.tuning.drawing import draw
 
     try:
         return f", to look at: {draw(tuning, folder / 'tuning.png')}"

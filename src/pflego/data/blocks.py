@@ -25,7 +25,7 @@ class Blocks:
 
     @classmethod
     def of(cls, array: Array) -> Blocks:
-        """An array that is there already, as one block."""
+        """Wrap an array that is there already, as one block."""
         return cls(array.shape, array.dtype, [array])
 
     def save(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class Blocks:
 
 
 def rows_a_block(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int:
-    """How many rows of an array make a block."""
+    """Return how many rows of an array make one block."""
     return max(1, BLOCK // max(1, prod(shape[1:]) * dtype.itemsize))
 
 

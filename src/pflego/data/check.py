@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pflego.data.schema import Feature, Schema, schema_of
-from pflego.federation import Client, ClientId, Federation
+from pflego.federation.roster import Client, ClientId, Federation
 
 _FEW = 10  # training samples, with fewer of which a client can hardly learn
 _LARGE = 50  # inputs beyond this want to be scaled
@@ -107,7 +107,7 @@ def _classes(federation: Federation, members: Sequence[Client], schema: Schema) 
 
 
 def _overlap(classes: Sequence[ClassCount], members: Sequence[Client]) -> list[str]:
-    """How alike clients are: of how many classes any two have samples both."""
+    """Say how alike clients are: of how many classes any two both have samples."""
     clients = len(members)
     if clients == 1:
         return []
@@ -120,14 +120,14 @@ def _overlap(classes: Sequence[ClassCount], members: Sequence[Client]) -> list[s
 
 
 def _constant(members: Sequence[Client]) -> npt.NDArray[np.bool_]:
-    """Which inputs are the same in every training sample."""
+    """Mask the inputs that are the same in every training sample."""
     least = np.min([_flat(client.x_train).min(axis=0) for client in members], axis=0)
     most = np.max([_flat(client.x_train).max(axis=0) for client in members], axis=0)
     return np.asarray(least == most)
 
 
 def _unchanging(schema: Schema, same: npt.NDArray[np.bool_]) -> list[str]:
-    """Columns all of whose inputs are the same in every training sample."""
+    """Name the columns all of whose inputs are the same in every training sample."""
     ends = np.cumsum([feature.width for feature in schema.features])
     never = [
         feature.name
@@ -146,7 +146,7 @@ def _unscaled(members: Sequence[Client], schema: Schema) -> list[str]:
 
 
 def _leaks(members: Sequence[Client]) -> list[str]:
-    """Test samples that are training samples too, on the same client or on another."""
+    """Count the test samples that are training samples too, on the same client or on another."""
     trained = [set(_digests(client.x_train)) for client in members]
     everybodys = set().union(*trained)
     tested = [_digests(client.x_test) for client in members]
@@ -162,7 +162,7 @@ def _leaks(members: Sequence[Client]) -> list[str]:
 
 
 def _poor(members: Sequence[Client]) -> list[str]:
-    """Clients that have little to learn from."""
+    """Name the clients that have little to learn from."""
     few = [client.id for client in members if len(client.x_train) < _FEW]
     alike = [client.id for client in members if len(client.classes) == 1]
     strange = [client.id for client in members if not _known(client)]
@@ -183,7 +183,7 @@ def _poor(members: Sequence[Client]) -> list[str]:
 
 
 def _known(client: Client) -> bool:
-    """Whether a client trains on every class it is tested on."""
+    """Tell whether a client trains on every class it is tested on."""
     return client.y_test.is_floating_point() or bool(
         np.isin(client.y_test.numpy(), client.classes.numpy()).all()
     )
@@ -199,7 +199,7 @@ def _flat(x: Tensor) -> npt.NDArray[np.generic]:
 
 
 def _clients(ids: Sequence[ClientId]) -> str:
-    return f"{len(ids)} client{'s' * (len(ids) > 1)} ({_some([str(id) for id in ids])})"
+    return f"{len(ids)} client{'s' * (len(ids) > 1)} ({_some([str(client_id) for client_id in ids])})"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pflego.data.blocks import Array
-from pflego.errors import UserError
+from pflego.errors import DataError
 
 ARRAYS = ["x_train", "y_train", "x_test", "y_test"]
 
@@ -35,12 +35,12 @@ def from_arrays(name: str, arrays: Mapping[str, Array], place: Path) -> DataSet:
     for part, x, y in [("training", "x_train", "y_train"), ("test", "x_test", "y_test")]:
         inputs, labels = arrays[x].shape, arrays[y].shape
         if not inputs or not labels or inputs[0] != labels[0]:
-            raise UserError(f"{place}: {part} inputs of shape {inputs}, but labels of shape {labels}")
+            raise DataError(f"{place}: {part} inputs of shape {inputs}, but labels of shape {labels}")
     columns = {key: (arrays[f"{key}_train"], arrays[f"{key}_test"]) for key in column_names(arrays)}
     for key, pair in columns.items():
         for part, values in zip(("train", "test"), pair, strict=True):
             if values.shape != arrays[f"y_{part}"].shape[:1]:
-                raise UserError(
+                raise DataError(
                     f"{place}: {key}_{part} has shape {values.shape}, it needs a value for each of the "
                     f"{len(arrays[f'y_{part}'])} samples"
                 )
@@ -49,6 +49,6 @@ def from_arrays(name: str, arrays: Mapping[str, Array], place: Path) -> DataSet:
 
 
 def column_names(keys: Mapping[str, object]) -> list[str]:
-    """The columns that arrays come with: every further pair of <column>_train and <column>_test."""
+    """List the columns that arrays come with: every further pair of <column>_train and <column>_test."""
     stems = [key.removesuffix("_train") for key in keys if key.endswith("_train") and key not in ARRAYS]
     return [stem for stem in stems if f"{stem}_test" in keys]

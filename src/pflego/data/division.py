@@ -4,39 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pflego.data.dataset import DataSet
 from pflego.data.partition import Indices, by_column, dirichlet, draw_classes, iid, in_shares, round_robin
-from pflego.errors import UserError, check_choice, check_positive
-from pflego.federation import ClientId
+from pflego.errors import DataError
+from pflego.federation.roster import ClientId
 
 DEFAULT_CLIENTS = 20
 DEFAULT_CLASSES_PER_CLIENT = 2
 DEFAULT_ALPHA = 0.5
-PARTITIONS = ["classes", "dirichlet", "iid", "column"]
-DEGREES = ["high", "medium", "none"]
+PartitionName: TypeAlias = Literal["classes", "dirichlet", "iid", "column"]
 
 
 @dataclass(frozen=True)
 class Partition:
-    """How a data set is to be divided, as `pflego.load` explains it; None where it is not said."""
+    """How a data set is to be divided, as `pflego.load` explains it; None where it is not given."""
 
     clients: int | None = None
     classes_per_client: int | str | None = None
-    partition: str | None = None
+    partition: PartitionName | None = None
     alpha: float | None = None
     column: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.clients is not None:
-            check_positive("clients", self.clients, whole=True)
-        if self.partition is not None:
-            check_choice("partition", self.partition, PARTITIONS)
-        if self.alpha is not None:
-            check_positive("alpha", self.alpha)
 
 
 @dataclass(frozen=True)
@@ -71,7 +63,7 @@ def divide(found: DataSet, wanted: Partition, *, seed: int) -> Division:
     if kind != usual:
         division.settings["partition"] = kind
     if min(sizes := [len(own) for own in division.train]) == 0:
-        raise UserError(
+        raise DataError(
             f"{found.name} is too small for {len(sizes)} clients: client {sizes.index(0)} would get no sample"
         )
     return division
@@ -87,7 +79,7 @@ def _by_classes(found: DataSet, clients: int, each: int | str | None, seed: int)
 
 
 def _by_dirichlet(found: DataSet, clients: int, alpha: float, seed: int) -> Division:
-    """Test samples of a class are divided as its training samples are: nobody is tested on what it never saw."""
+    """Divide the test samples of a class as its training samples: nobody is tested on what it never saw."""
     train, test, classes = _places(found)
     dealt = dirichlet(train, clients, alpha, seed=seed)
     counts = np.stack(
@@ -102,13 +94,13 @@ def _by_column(found: DataSet, wanted: Partition) -> Division:
     if name is None or name not in found.columns:
         held = f"it has {', '.join(found.columns)}" if found.columns else "it has none"
         asked = "partition='column' needs column=, the name of one" if name is None else f"no column {name!r}"
-        raise UserError(f"{found.name}: {asked}; {held} (arrays <column>_train and <column>_test)")
+        raise DataError(f"{found.name}: {asked}; {held} (arrays <column>_train and <column>_test)")
     train, test = found.columns[name]
     if train.dtype.kind not in "iuU" or test.dtype.kind not in "iuU":
-        raise UserError(f"{found.name}: {name} is {train.dtype}; clients are named by whole numbers or texts")
+        raise DataError(f"{found.name}: {name} is {train.dtype}; clients are named by whole numbers or texts")
     ids, mine, tested = by_column(train, test)
     if wanted.clients not in (None, len(ids)):
-        raise UserError(
+        raise DataError(
             f"{found.name} has {len(ids)} clients, one for each {name}: leave clients out, or say {len(ids)}"
         )
     settings: dict[str, object] = {"clients": len(ids)}
@@ -126,30 +118,25 @@ def _classes_per_client(wanted: int | str | None, classes: int) -> int:
             return max(1, classes // 2)
         case "none":
             return classes
-        case str():
-            raise UserError(
-                f"classes_per_client must be a whole number above 0, or {', '.join(DEGREES)}, not {wanted!r}"
-            )
-    check_positive("classes_per_client", wanted, whole=True)
-    return wanted
+    return int(wanted)
 
 
 def _refuse_what_does_not_apply(found: DataSet, wanted: Partition, kind: str) -> None:
     if _is_regression(found):
         if wanted.classes_per_client is not None:
-            raise UserError(f"{found.name} is a regression, it has no classes: leave classes_per_client out")
+            raise DataError(f"{found.name} is a regression, it has no classes: leave classes_per_client out")
         if kind in ("classes", "dirichlet"):
-            raise UserError(
+            raise DataError(
                 f"{found.name} is a regression, it has no classes for partition={kind!r}: take 'iid'"
             )
     for name, owner in [("classes_per_client", "classes"), ("alpha", "dirichlet"), ("column", "column")]:
         if getattr(wanted, name) is not None and kind != owner:
             how = f"{found.name} is divided by {found.clients or kind}"
-            raise UserError(f"{name} is for partition={owner!r}, but {how}: leave it out")
+            raise DataError(f"{name} is for partition={owner!r}, but {how}: leave it out")
 
 
 def _places(found: DataSet) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
-    """Labels as positions among the classes; one that never occurs in training goes with its neighbour."""
+    """Map labels to positions among the classes; one never seen in training goes with its neighbour."""
     names = np.unique(found.y_train)
     train, test = (np.searchsorted(names, labels) for labels in (found.y_train, found.y_test))
     return train, np.minimum(test, len(names) - 1), len(names)

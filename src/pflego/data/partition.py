@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pflego.errors import UserError
-from pflego.federation import ClientId
+from pflego.errors import DataError
+from pflego.federation.roster import ClientId
 from pflego.randomness import numpy_generator
 
 Labels = npt.NDArray[np.int64]
@@ -22,11 +22,11 @@ def draw_classes(classes: int, clients: int, classes_per_client: int, *, seed: i
     A class nobody drew takes the place of one that others hold too.
     """
     if not 1 <= classes_per_client <= classes:
-        raise UserError(
+        raise DataError(
             f"classes_per_client must be from 1 to {classes}, the classes there are, not {classes_per_client}"
         )
     if clients * classes_per_client < classes:
-        raise UserError(
+        raise DataError(
             f"{clients} clients with {classes_per_client} classes each cannot hold all {classes} classes: "
             f"take more clients or more classes_per_client"
         )
@@ -76,7 +76,7 @@ def dirichlet(labels: Labels, clients: int, alpha: float, *, seed: int) -> list[
         ]
     )
     if not np.isfinite(shares).all():
-        raise UserError(f"alpha = {alpha:g} is beyond what can be drawn: take one from 1e-3 to 1e3")
+        raise DataError(f"alpha = {alpha:g} is beyond what can be drawn: take one from 1e-3 to 1e3")
     dealt = in_shares(labels, shares, seed=seed, purpose="train")
     generator = numpy_generator(seed, "left with nothing")
     for client in range(clients):
@@ -106,13 +106,13 @@ def by_column(train: Column, test: Column) -> tuple[list[ClientId], list[Indices
     """Give every sample to the client that its column names: the ids in order, and the samples of each."""
     ids, owners = np.unique(train, return_inverse=True)
     if len(strangers := np.setdiff1d(test, ids)):
-        raise UserError(
+        raise DataError(
             f"client {strangers[0].item()!r} has test samples but none to train on: leave its samples out"
         )
     return ids.tolist(), by_owner(owners, len(ids)), by_owner(np.searchsorted(ids, test), len(ids))
 
 
 def by_owner(owners: Indices, clients: int) -> list[Indices]:
-    """Each client's samples, in ascending order, from a number of each sample's owner."""
+    """List the positions of each client's samples, ascending, from the number of each sample's owner."""
     ends = np.cumsum(np.bincount(owners, minlength=clients))
     return np.split(np.argsort(owners, kind="stable"), ends[:-1])

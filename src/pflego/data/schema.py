@@ -14,11 +14,11 @@ import numpy as np
 
 from pflego.data.blocks import Array
 from pflego.data.sets.catalogue import KNOWN
-from pflego.errors import UserError, check_choice
-from pflego.federation import ClientId, Federation
+from pflego.errors import DataError, check_choice
+from pflego.federation.roster import ClientId, Federation
+from pflego.learning.task import TaskName
 
 Kind: TypeAlias = Literal["table", "arrays", "images"]
-TaskName: TypeAlias = Literal["classification", "regression"]
 
 _FORMAT = "pflego schema 1"
 _MOST_NAMES = 100_000  # classes numbered further than this have no list of names
@@ -40,9 +40,9 @@ class Samples:
 class Feature:
     """A column, and how its values become inputs.
 
-    "number": (value - mean) / scale, one of each, or one a place where the column holds lists; without a scale it is
-    taken as it is, and the mean is only there for values that are missing. "category": an input a category, 1 for the
-    one it is, and zeros alone for a category that is not among them. "image": a picture.
+    "number": (value - mean) / scale, one of each, or one per place where the column holds lists; without a scale it
+    is taken as it is, and the mean is only there for values that are missing. "category": one input per category, 1 for
+    the one it is, and zeros alone for a category that is not among them. "image": a picture.
     """
 
     name: str
@@ -108,9 +108,9 @@ class Schema:
         """The same wherever values become the same tensors."""
         return blake2b(self.to_json().encode(), digest_size=12).hexdigest()
 
-    def class_name(self, id: int) -> str:
+    def class_name(self, client_id: int) -> str:
         """Name a class; one without a name is called by its id."""
-        return self.class_names[id] if 0 <= id < len(self.class_names) else str(id)
+        return self.class_names[client_id] if 0 <= client_id < len(self.class_names) else str(client_id)
 
     def in_units(self, outputs: Array) -> Array:
         """Turn a regression's outputs back into the label's own unit."""
@@ -123,7 +123,7 @@ class Schema:
         return read(self, Path(path))
 
     def to_json(self) -> str:
-        """Write it down, a line a column."""
+        """Write it down, one line per column."""
         facts = {key: value for key, value in asdict(self).items() if key != "features"}
         head = json.dumps({"format": _FORMAT, **facts}, indent=1, ensure_ascii=False).removesuffix("\n}")
         columns = ",\n  ".join(
@@ -138,14 +138,14 @@ class Schema:
         try:
             facts: dict[str, Any] = json.loads(text)
             if facts.pop("format") != _FORMAT:
-                raise UserError("it was written by another version of pflego")
+                raise DataError("it was written by another version of pflego")
             features = tuple(Feature(**_tuples(feature)) for feature in facts.pop("features"))
             schema = cls(features=features, **_tuples(facts))
             check_choice("kind", schema.kind, get_args(Kind))
             check_choice("task", schema.task, get_args(TaskName))
             return schema
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"no schema of pflego's: {error or type(error).__name__}") from error
+            raise DataError(f"no schema of pflego's: {error or type(error).__name__}") from error
 
     @classmethod
     def open(cls, path: str | Path) -> Schema:
@@ -153,9 +153,9 @@ class Schema:
         try:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from error
+            raise DataError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
-            raise UserError(f"cannot read {path}: {error}") from error
+            raise DataError(f"cannot read {path}: {error}") from error
 
 
 def schema_of(federation: Federation) -> Schema:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pflego.data.blocks import Array, Blocks
-from pflego.errors import UserError
+from pflego.errors import DataError, UserError
 
 
 @dataclass(frozen=True)
@@ -38,4 +38,4 @@ def reading(file: object) -> Iterator[None]:
     except (
         Exception
     ) as error:  # a damaged file fails in a dozen ways: gzip, zipfile, lzma, pickle and NumPy have their own
-        raise UserError(f"cannot read {file}: {error or type(error).__name__}") from error
+        raise DataError(f"cannot read {file}: {error or type(error).__name__}") from error

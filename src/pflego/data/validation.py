@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pflego.errors import UserError
-from pflego.federation import Client, Federation
+from pflego.errors import DataError
+from pflego.federation.roster import Client, Federation
 from pflego.randomness import numpy_generator
 
 
@@ -23,7 +23,7 @@ def hold_out(
     Federation(20 clients, 1094 training samples, 10 classes)
     """
     if not 0 < share < 1:
-        raise UserError(f"the share held out must lie between 0 and 1, not {share!r}")
+        raise DataError(f"the share held out must lie between 0 and 1, not {share!r}")
     return Federation(
         [_held_out(client, share, seed, by_class) for client in federation],
         source=federation.source,

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from pflego.errors import FolderError, UserError
+from pflego.errors import FolderError, SettingError
 from pflego.files import make_folder
 
 _DAYS = 365
@@ -26,7 +26,7 @@ def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = _DAYS)
     """Write ca.crt, ca.key, server.pem and server.key, good for a server that is reached by these names."""
     names = [_alternative(host) for host in hosts]
     if not names:
-        raise UserError("name the server as its sites will reach it: --host server.example.org")
+        raise SettingError("name the server as its sites will reach it: --host server.example.org")
     ca_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pflego trial authority")])
     ca = (
@@ -80,7 +80,7 @@ def _alternative(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError as error:
-        raise UserError(f"{host!r} is neither a name nor an address of a machine: {error}") from error
+        raise SettingError(f"{host!r} is neither a name nor an address of a machine: {error}") from error
 
 
 def _certificate(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pflego.algorithms.base import Round
+from pflego.deploy.flower.desk import Desk, rehearse
+from pflego.deploy.flower.facts import Common, Facts
+from pflego.deploy.flower.keep import StateFile
+from pflego.deploy.flower.messages import pack, unpack_facts
 from pflego.deploy.folder import TEMPLATE
 from pflego.deploy.reading import read
-from pflego.engines.flower.client import Desk
-from pflego.engines.flower.facts import Common, Facts
-from pflego.engines.flower.keep import StateFile
-from pflego.federation import Client
+from pflego.federation.roster import Client
 from pflego.weights import Weights
 
 
@@ -31,7 +31,7 @@ class Inspection:
 
     once: dict[str, object]  # when the server asks who is there
     message: list[Line]  # in every round that it takes part in
-    figures: dict[str, float]  # beside the message
+    metrics: list[str]  # the numbers beside it, by name
     received: list[Line]
     kept: list[Line]
     file: Path  # where it is kept
@@ -47,7 +47,7 @@ class Inspection:
 
 def inspect(app: Path, node_config: str) -> Inspection:
     """Do what a site with this node config would do in the first round of an app."""
-    plan, site = read(app, node_config)
+    config, site = read(app, node_config)
     client, schema = site.data_and_schema()
     facts = Facts.of(client, schema)
     common = Common(
@@ -60,23 +60,19 @@ def inspect(app: Path, node_config: str) -> Inspection:
         outputs=facts.outputs,
         schema=facts.schema,
     )
-    desk = Desk.of(plan, site, client, common, schema)
+    desk = Desk.of(config.assignment, client, common, schema, device=site.device)
     desk.model.check(client.x_train[:8])
-    shared = desk.shared()
-    round = Round(1, clients=1, expected=1, samples=facts.samples, selected=1, seed=plan.seed)
-    content, outcome = desk.work(round, shared, desk.first())
+    sent = unpack_facts(pack({}, asdict(facts))).facts
+    played = rehearse(desk)
     return Inspection(
-        once=dict(facts.pack()),
-        message=[
-            Line(name, array.dtype, tuple(array.shape), len(array.data))
-            for name, array in content.array_records["message"].items()
-        ],
-        figures={name: float(str(value)) for name, value in content.metric_records["figures"].items()},
-        received=_lines(shared),
-        kept=_lines(outcome.state),
+        once={name: sent[name] for name in asdict(facts)},
+        message=[line for exchange in played for line in _lines(exchange.contribution)],
+        metrics=list(dict.fromkeys(["seconds", *(name for exchange in played for name in exchange.metrics)])),
+        received=[line for exchange in played for line in _lines(exchange.received)],
+        kept=_lines(played[-1].state),
         file=StateFile(site.state, "<run>", client.id).path,
         data=_lines(_data(client)),
-        outputs_unknown=bool(facts.classes) and any(name.startswith("head") for name in shared),
+        outputs_unknown=bool(facts.classes) and any(name.startswith("head") for name in desk.shared()),
         altered=_altered(app),
     )
 
@@ -98,7 +94,7 @@ def _data(client: Client) -> Weights:
 
 
 def _altered(app: Path) -> list[str]:
-    """The code of the app that is not the template's: it runs at the site too."""
+    """List the code files of the app that are not the template's: they run at the site too."""
     ours = {path.relative_to(TEMPLATE): path.read_bytes() for path in TEMPLATE.rglob("*.py")}
     theirs = {path.relative_to(app): path.read_bytes() for path in app.rglob("*.py")}
     return sorted(str(path) for path, content in theirs.items() if ours.get(path) != content)

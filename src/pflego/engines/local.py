@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
 import torch
 
-from pflego.algorithms.base import Algorithm, Reply, Round, Update
-from pflego.engines.base import Outcome
-from pflego.evaluation import Score
-from pflego.federation import ClientId
-from pflego.parallel import map_in_threads
-from pflego.problem import Problem, Problems
-from pflego.weights import Weights, is_finite, to
+from pflego.algorithms.base import Algorithm, works_in_groups
+from pflego.engines.base import Gathered, Outcome, Turn, Work
+from pflego.engines.parallel import map_in_threads
+from pflego.exchange.metrics import Metric, check_names, largest, mean
+from pflego.exchange.round import Update
+from pflego.exchange.transforms import Transform
+from pflego.federation.roster import ClientId
+from pflego.learning.evaluation import Score
+from pflego.learning.problem import Problem, Problems
+from pflego.weights import Weights, is_finite, nbytes, to
 
-_SMALL = 256  # clients of up to so many samples go through the backbone together
-_MANY = 50  # where a cohort has at least so many of them,
-_TOGETHER = 2048  # up to so many samples at a time,
-_WORK = 4e8  # and so many multiplications: the activations of all are in memory at once
+_SMALL = 256  # clients of at most this many samples go through the backbone together
+_MANY = 50  # where a cohort has at least this many of them,
+_TOGETHER = 2048  # at most this many samples at a time,
+_WORK = 4e8  # and this many multiplications: the activations of all are in memory at once
+
+Busy = tuple[int, float]  # a worker, and the seconds it was at work
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What came of clients that worked together, or of one."""
+
+    outcomes: list[Outcome]
+    summed: Weights | None  # their contributions, where no outcome has its own
+    busy: Busy
 
 
 @dataclass(frozen=True)
@@ -32,17 +46,23 @@ class LocalEngine:
     ----------
     problems, algorithm, states
         Who, how, and what each client kept.
+    transforms
+        What happens to a contribution before it is sent.
     together
-        Whether one reply may stand for several clients: not where replies can be missing one by one.
+        Whether contributions may be added up before they are sent: not where replies can be missing one by one.
+    evaluate
+        Whether a client's loss and test result are looked at after its work.
     """
 
     problems: Problems
     algorithm: Algorithm
     states: Mapping[ClientId, Weights]
+    transforms: Sequence[Transform] = ()
     together: bool = True
+    evaluate: bool = True
 
     def personal(self, shared: Weights, problem: Problem, *, adapt: bool = False) -> Weights:
-        """The weights of a client's own model, its state first made ready for the shared weights if asked to."""
+        """Give the weights of a client's own model, its state first made ready for the shared ones if asked to."""
         state = to(self.states[problem.client.id], problem.device)
         if adapt:
             state = self.algorithm.adapt(shared, state, problem)
@@ -61,95 +81,131 @@ class LocalEngine:
         size = self.problems.size(tested)
         return map_in_threads(score, tested, size=size, device=self.problems.device)
 
-    def run(self, round: Round, shared: Weights, cohort: Sequence[int]) -> list[Outcome]:
-        """Let every client of the cohort do its work; outcomes in the order of the federation."""
+    def pool(self, gathered: Gathered) -> Gathered:
+        """Return what is given: there is no other process."""
+        return gathered
+
+    def run(self, turns: Sequence[Turn], shared: Weights) -> Work:
+        """Let every client of the cohort do its work."""
         sizes = self.problems.federation.sizes
-        groups = self._groups(sorted(cohort))
-        groups.sort(key=lambda group: -sum(int(sizes[position]) for position in group))  # the longest first
+        groups = self._groups(sorted(turns, key=lambda turn: turn.position))
+        groups.sort(key=lambda group: -sum(int(sizes[turn.position]) for turn in group))  # the longest first
         done = map_in_threads(
-            lambda group: self._group(round, shared, group),
+            lambda group: self._group(group, shared),
             groups,
-            size=self.problems.size(cohort),
+            size=self.problems.size([turn.position for turn in turns]),
             device=self.problems.device,
         )
-        return sorted((outcome for group in done for outcome in group), key=lambda outcome: outcome.position)
+        done.sort(key=lambda part: part.outcomes[0].position)
+        outcomes = [outcome for part in done for outcome in part.outcomes]
+        return Work(
+            sorted(outcomes, key=lambda outcome: outcome.position),
+            [part.summed for part in done if part.summed is not None],
+            busiest(part.busy for part in done),
+        )
 
-    def _groups(self, cohort: Sequence[int]) -> list[list[int]]:
+    def _groups(self, turns: Sequence[Turn]) -> list[list[Turn]]:
         """Put small clients together where there are many. Who is with whom depends on the cohort alone."""
-        sizes = {position: int(self.problems.federation.sizes[position]) for position in cohort}
-        small = [position for position in cohort if sizes[position] <= _SMALL]
-        if not self.together or len(small) < _MANY:
-            return [[position] for position in cohort]
+        sizes = {turn.position: int(self.problems.federation.sizes[turn.position]) for turn in turns}
+        small = [turn for turn in turns if sizes[turn.position] <= _SMALL and not turn.answer]
+        if not self._adds_up or len(small) < _MANY:
+            return [[turn] for turn in turns]
         model = self.problems.model
         most = min(_TOGETHER, _WORK / max(1, sum(model.sizes.values())), _SMALL if model.slice else inf)
-        groups = [[position] for position in cohort if sizes[position] > _SMALL]
+        chosen = {turn.position for turn in small}
+        groups = [[turn] for turn in turns if turn.position not in chosen]
         room = 0.0
-        for position in small:
-            if sizes[position] > room:
+        for turn in small:
+            if sizes[turn.position] > room:
                 groups.append([])
                 room = most
-            groups[-1].append(position)
-            room -= sizes[position]
+            groups[-1].append(turn)
+            room -= sizes[turn.position]
         return groups
 
-    def _group(self, round: Round, shared: Weights, positions: Sequence[int]) -> list[Outcome]:
-        problems = [self.problems[position] for position in positions]
-        states = [to(self.states[problem.client.id], problem.device) for problem in problems]
+    @property
+    def _adds_up(self) -> bool:
+        return self.together and not self.transforms and works_in_groups(self.algorithm)
+
+    def _group(self, turns: Sequence[Turn], shared: Weights) -> _Done:
+        """Let clients work together, or one by one where that comes to nothing."""
         start = time.perf_counter()
-        joined = self.algorithm.together(round, shared, states, problems) if len(problems) > 1 else None
-        seconds = (time.perf_counter() - start) / len(problems)
-        if joined is not None:
-            updates, message = joined
-            reply = Reply(problems[0].client.id, sum(problem.samples for problem in problems), message)
-            sound = is_finite(message)
+        if len(turns) > 1:
+            problems = [self.problems[turn.position] for turn in turns]
+            states = [to(self.states[problem.client.id], problem.device) for problem in problems]
+            updates, summed = self.algorithm.group_update(
+                [turn.now for turn in turns], shared, states, problems, [turn.weight for turn in turns]
+            )
+            seconds = time.perf_counter() - start
             outcomes = [
-                self._outcome(shared, position, problem, update, reply, seconds, sound=sound)
-                for position, problem, update in zip(positions, problems, updates, strict=True)
+                self._outcome(shared, turn, problem, update, None, sent=summed)
+                for turn, problem, update in zip(turns, problems, updates, strict=True)
             ]
             if all(outcome.finite for outcome in outcomes):
-                return outcomes
-            # one by one, to see whose fault it is
-            problems = [self.problems[position] for position in positions]
-        return [
-            self._alone(round, shared, *client) for client in zip(positions, states, problems, strict=True)
-        ]
+                return _Done(outcomes, summed, (threading.get_ident(), seconds))
+        alone = [self._alone(turn, shared) for turn in turns]  # also to see whose fault it is
+        seconds = sum(seconds for _, seconds in alone)
+        return _Done([outcome for outcome, _ in alone], None, (threading.get_ident(), seconds))
 
-    def _alone(
-        self, round: Round, shared: Weights, position: int, state: Weights, problem: Problem
-    ) -> Outcome:
+    def _alone(self, turn: Turn, shared: Weights) -> tuple[Outcome, float]:
+        problem = self.problems[turn.position]
+        state = to(self.states[problem.client.id], problem.device)
+        received = {**shared, **turn.answer}
         start = time.perf_counter()
-        update = self.algorithm.client_update(round, shared, state, problem)
+        update = self.algorithm.client_update(turn.now, received, state, problem)
+        sent = self._transformed(update.contribution, turn)
         seconds = time.perf_counter() - start
-        reply = Reply(problem.client.id, problem.samples, update.message)
-        sound = is_finite(update.message)
-        return self._outcome(shared, position, problem, update, reply, seconds, sound=sound)
+        return self._outcome(received, turn, problem, update, sent, sent=sent), seconds
+
+    def _transformed(self, contribution: Weights, turn: Turn) -> Weights:
+        """Apply the transforms to differences and gradients; what the server takes the largest of is neither."""
+        names, client = self.algorithm.largest, self.problems.federation.ids[turn.position]
+        sent = {name: tensor for name, tensor in contribution.items() if name not in names}
+        for transform in self.transforms:
+            sent = transform(sent, turn.now, client)
+        return {**sent, **{name: tensor for name, tensor in contribution.items() if name in names}}
 
     def _outcome(
         self,
         shared: Weights,
-        position: int,
+        turn: Turn,
         problem: Problem,
         update: Update,
-        reply: Reply,
-        seconds: float,
+        contribution: Weights | None,
         *,
-        sound: bool,
+        sent: Weights,
     ) -> Outcome:
-        """Evaluate the client after its work; `sound` says whether its message is finite."""
-        weights = update.model or self.algorithm.personal(shared, update.state, problem)
-        loss = problem.loss(weights) if update.loss is None else update.loss
+        """Look at what a client has come to; `sent` is its contribution, or the sum that it is in."""
+        check_names(update.metrics)
+        metrics: dict[str, Metric] = {
+            "forward_passes": largest(problem.forward_passes),
+            "backward_passes": largest(problem.backward_passes),
+        }
+        finite = is_finite(sent) and is_finite(update.state)
+        finite = finite and all(isfinite(metric.total) for metric in update.metrics.values())
+        if self.evaluate:
+            weights = update.model or self.algorithm.personal(shared, update.state, problem)
+            loss = problem.loss(weights) if update.loss is None else update.loss
+            finite = finite and isfinite(loss)
+            if finite:
+                score = problem.test(weights)
+                metrics["loss"] = mean(loss, turn.now.alpha)
+                metrics["test"] = Metric(score.score, "mean", score.samples)
         return Outcome(
-            position,
+            turn.position,
             problem.client.id,
             problem.samples,
-            reply,
             state=to(update.state, torch.device("cpu")),
-            loss=loss,
-            score=problem.test(weights),
-            seconds=seconds,
-            worker=threading.get_ident(),
-            forward_passes=problem.forward_passes,
-            backward_passes=problem.backward_passes,
-            fallbacks=update.fallbacks,
-            finite=sound and isfinite(loss) and is_finite(update.state),
+            metrics={**update.metrics, **metrics} if finite else metrics,
+            contribution=contribution,
+            bytes_up=nbytes(sent),
+            finite=finite,
         )
+
+
+def busiest(work: Iterable[Busy]) -> float:
+    """Give the seconds of the worker that was at work longest."""
+    seconds: dict[int, float] = {}
+    for worker, spent in work:
+        seconds[worker] = seconds.get(worker, 0.0) + spent
+    return max(seconds.values(), default=0.0)

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from pflego.errors import UserError, unknown
-from pflego.model import Model
+from pflego.errors import ModelError, unknown
+from pflego.learning.model import Model
 from pflego.models.cifar_cnn import cifar_cnn
 from pflego.models.mlp import mlp
 from pflego.models.omniglot_conv4 import omniglot_conv4
@@ -29,7 +29,7 @@ _USUAL = {"cifar10": "cifar-cnn", "omniglot": "omniglot-conv4"}
 
 
 def usual(data: str) -> str:
-    """The paper's backbone for a data set; the MLP for any other.
+    """Name the paper's backbone for a data set; the MLP for any other.
 
     >>> usual("cifar10"), usual("mnist")
     ('cifar-cnn', 'mlp')
@@ -56,24 +56,24 @@ def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
 
 
 def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]:
-    """A backbone somebody else has written, and its features, counted on samples of zeros."""
+    """Import a backbone somebody else has written, and count its features on samples of zeros."""
     place, _, called = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
         function = getattr(importlib.import_module(place), called)
     except Exception as error:  # whatever somebody else's code does
-        raise UserError(
+        raise ModelError(
             f"model {name!r}: {error}; it must be module:function, importable from here"
         ) from error
     finally:
         sys.path.pop(0)
     if not callable(function):
-        raise UserError(f"model {name!r}: {called} is no function that gives a backbone")
+        raise ModelError(f"model {name!r}: {called} is no function that gives a backbone")
 
     def make(shape: Sequence[int]) -> tuple[nn.Module, int]:
         backbone = _attempt(f"{name} failed", lambda: _called(function, tuple(shape)))
         if not isinstance(backbone, nn.Module):
-            raise UserError(f"{name} must give a torch.nn.Module, not {type(backbone).__name__}")
+            raise ModelError(f"{name} must give a torch.nn.Module, not {type(backbone).__name__}")
         first = next(backbone.parameters(), torch.empty(0))
         with torch.no_grad():
             features = _attempt(
@@ -82,14 +82,14 @@ def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]
             )
         if not isinstance(features, Tensor) or features.dim() != 2:
             found = tuple(features.shape) if isinstance(features, Tensor) else f"a {type(features).__name__}"
-            raise UserError(f"{name} must map a batch to (samples, features), not to {found}")
+            raise ModelError(f"{name} must map a batch to (samples, features), not to {found}")
         return backbone, features.shape[1]
 
     return make
 
 
 def _called(function: Callable[..., object], shape: tuple[int, ...]) -> object:
-    """What a function gives; it gets the shape of a sample if its first argument is called so or must be given."""
+    """Call a function, with a sample's shape if its first argument is called `shape` or must be given."""
     first = next(iter(inspect.signature(function).parameters.values()), None)
     if first is None or first.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         return function()
@@ -101,7 +101,7 @@ def _attempt(what: str, action: Callable[[], object]) -> object:
         return action()
     except Exception as error:  # whatever somebody else's code does
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{what}: {reason}") from error
+        raise ModelError(f"{what}: {reason}") from error
 
 
 __all__ = ["BACKBONES", "build", "cifar_cnn", "mlp", "omniglot_conv4", "usual"]

@@ -8,7 +8,7 @@ from pflego.models.layers import ImagesFirst
 
 
 def cifar_cnn() -> nn.Module:
-    """Twice a 5x5 convolution of 64 filters and 3x3 max pooling with stride 2; then 384 and 192 units.
+    """Build twice a 5x5 convolution of 64 filters and 3x3 max pooling with stride 2; then 384 and 192 units.
 
     Pooling stands before ReLU: the result is the same, for a quarter of the comparisons.
     """

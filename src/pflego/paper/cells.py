@@ -12,14 +12,16 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from pflego.cost import Cost, measure
-from pflego.errors import UserError, unknown
-from pflego.experiment import Experiment, load_data
-from pflego.federation import Federation
+from pflego.declaration import arguments
+from pflego.errors import SettingError, unknown
+from pflego.federation.roster import Federation
 from pflego.files import make_folder, write_atomically
-from pflego.history import HistoryRow
+from pflego.learning.problem import Streaming
 from pflego.paper import PRESETS, methods, preset, published
-from pflego.summary import LAST, curves_of
+from pflego.runs.cost import Cost, measure
+from pflego.runs.history import HistoryRow
+from pflego.runs.summary import LAST, curves_of
+from pflego.settings.experiment import Experiment, load_data
 
 # What goes beyond the paper: PFLEGO with the rates of its theory, and with a common head.
 VARIANTS: dict[str, dict[str, object]] = {
@@ -58,7 +60,7 @@ class Cell:
         return "/".join([self.preset, ",".join([self.method, *changed, *scale, f"seed={self.seed}"])])
 
     def settings(self) -> dict[str, object]:
-        """Everything, as an experiment takes it."""
+        """Return all settings, as an experiment takes them."""
         base = preset(self.preset, "pflego" if self.method in VARIANTS else self.method)
         settings = {**base, **VARIANTS.get(self.method, {}), "seed": self.seed, **self.changes}
         if self.scale != 1 and isinstance(participants := settings["participation"], int):
@@ -97,7 +99,7 @@ class Record:
                 value["published"] = tuple(value["published"])
             return cls(**value)
         except (ValueError, TypeError, KeyError) as error:
-            raise UserError(
+            raise SettingError(
                 f"{path} is no result of this version of pflego: remove it, and run its experiment again"
             ) from error
 
@@ -121,7 +123,7 @@ def check_names(presets: Sequence[str], chosen: Sequence[str]) -> None:
 def run(cell: Cell, folder: Path, *, means: Mapping[str, object], with_cost: bool, progress: bool) -> Record:
     """Train a cell, or go on with it, or read what it came to before.
 
-    `means` are settings that make no other number of it: data_dir, memory.
+    `means` are settings that make no other number of it: data_dir, memory, speedup.
     """
     kept = folder / f"{cell.name}.json"
     if kept.exists():
@@ -132,8 +134,8 @@ def run(cell: Cell, folder: Path, *, means: Mapping[str, object], with_cost: boo
     experiment = Experiment.build(settings, federation=_federation(settings, cell.scale))
     cost = None
     if with_cost:  # before the rounds are timed, so that the first of them finds everything loaded
-        memory: Any = settings.get("memory", "keep")
-        cost = measure(experiment.federation, experiment.model, experiment.algorithm, memory=memory)
+        streaming = arguments(Streaming, experiment.settings.tables["run"])
+        cost = measure(experiment.federation, experiment.model, experiment.algorithm, **streaming)
     trained = experiment.train(resume=True, progress=progress)
     record = _record(cell, settings, trained.history, cost, trained.federation.samples)
     make_folder(kept.parent)
@@ -150,7 +152,7 @@ def _federation(settings: Mapping[str, object], scale: float) -> Federation:
     if key not in _loaded:
         whole = load_data(settings)
         if not 0 < scale <= 1:
-            raise UserError(f"scale must be above 0 and at most 1, not {scale!r}")
+            raise SettingError(f"scale must be above 0 and at most 1, not {scale!r}")
         few = [whole[position] for position in range(ceil(len(whole) * scale))]
         _loaded.clear()
         _loaded[key] = whole if scale == 1 else Federation(few, source={**whole.source, "scale": scale})

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pflego.paper import PRESETS, methods, published
 from pflego.paper.cells import VARIANTS, Cell, Record
-from pflego.plots import Curve, Panel, draw
+from pflego.report.plots import Curve, Panel, draw
 
 _COMPARED = ["pflego", "fedavg", "fedper"]  # the methods of the paper's curves
 
@@ -28,7 +28,7 @@ class Choice:
     changes: dict[str, object] = field(default_factory=dict)  # rounds, split, ...
 
     def presets(self, among: Sequence[str] = PRESETS) -> list[str]:
-        """Those of the chosen data sets and degrees."""
+        """List the presets of the chosen data sets and degrees."""
         chosen = []
         for name in among:
             data, _, degree = name.rpartition("-") if name != "omniglot" else (name, "", "")
@@ -41,7 +41,7 @@ class Choice:
     def cells(
         self, presets: Sequence[str], usual: Sequence[str] = (), **grid: Sequence[object]
     ) -> list[Cell]:
-        """A cell for every preset, method, point of the grid and seed."""
+        """Make one cell per preset, method, point of the grid and seed."""
         points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
         return [
             Cell(name, method, seed, {**point, **self.changes}, self.scale)
@@ -64,7 +64,7 @@ class PaperExperiment:
     with_cost: bool = False
 
     def table(self, records: Sequence[Record], title: str) -> Table:
-        """A line a cell, the paper's number beside ours."""
+        """Tabulate one line per cell, the paper's number beside ours."""
         table = Table(title=title, title_justify="left")
         table.add_column("experiment", no_wrap=True)
         table.add_column("method", no_wrap=True)
@@ -78,7 +78,7 @@ class PaperExperiment:
             "everyone, %",
             "loss",
         ]
-        headings += ["seconds a round"]
+        headings += ["seconds per round"]
         if self.with_cost:
             headings += ["paper's seconds", "passes", "GFLOP a client"]
         for heading in headings:
@@ -104,7 +104,7 @@ class PaperExperiment:
         return table
 
     def draw(self, records: Sequence[Record], path: Path) -> Path | None:
-        """Draw its curves: a panel a preset and curve, a line for the rest."""
+        """Draw its curves: one panel per preset and curve, a line for the rest."""
         if self.picture is None or not records:
             return None
         first = [r for r in records if r.seed == records[0].seed]

@@ -9,12 +9,12 @@ from math import inf
 from pathlib import Path
 from statistics import fmean
 
-from pflego.cost import Cost, Energy
 from pflego.errors import UserError
 from pflego.files import write_atomically
 from pflego.paper import PRESETS, methods, preset, published
 from pflego.paper.cells import VARIANTS, Record
-from pflego.plots import Curve, Panel, draw
+from pflego.report.plots import Curve, Panel, draw
+from pflego.runs.cost import Cost, Energy
 
 _DEGREES = {
     "high": "high (2 classes a client)",
@@ -48,7 +48,7 @@ def read(folder: Path) -> list[Record]:
 
 
 def _by_size(changes: Mapping[str, object]) -> list[tuple[str, float, str]]:
-    """An order of settings in which 20 comes before 100, and words after numbers."""
+    """Return a sort key of settings by which 20 comes before 100, and words after numbers."""
     return [
         (name, value if isinstance(value, int | float) else inf, str(value))
         for name, value in sorted(changes.items())
@@ -56,7 +56,7 @@ def _by_size(changes: Mapping[str, object]) -> list[tuple[str, float, str]]:
 
 
 def page(records: Sequence[Record], out: Path) -> str:
-    """The page."""
+    """Write the page as Markdown."""
     plain = [r for r in records if not set(r.changes) - {"rounds"} and r.cost is None]
     timed = [r for r in records if r.cost is not None]
     varied = [r for r in records if r not in plain and r not in timed]
@@ -87,7 +87,7 @@ def page(records: Sequence[Record], out: Path) -> str:
         ]
         lines += [*_picture(_panels(dear, over_passes=True), "passes", "over a client's passes", out), ""]
     if timed:
-        lines += ["## Seconds a round", "", *_seconds(timed), ""]
+        lines += ["## Seconds per round", "", *_seconds(timed), ""]
     if varied:
         lines += ["## One thing varied", "", *_variations(varied), ""]
     missing = {
@@ -150,7 +150,7 @@ def _rounds(record: Record) -> int:
 
 
 def _reduced(record: Record) -> str:
-    """What a run has less of than the paper's; empty, if nothing."""
+    """Say what a run has less of than the paper's; empty, if nothing."""
     rounds = int(str(preset(record.preset, "pflego")["rounds"]))
     less = [f"T = {_rounds(record)}"] if _rounds(record) < rounds else []
     return ", ".join([*less, f"{record.scale:g} of the clients"] if record.scale < 1 else less)
@@ -172,7 +172,7 @@ def _seconds(records: Sequence[Record]) -> list[str]:
     first = records[0]
     return [
         *lines, "",
-        f"{first.preset}, {first.settings['participation']} clients a round of the paper's size, a mean over so many "
+        f"{first.preset}, {first.settings['participation']} clients per round of the paper's size, a mean over so many "
         f"rounds; passes, operations and memory of the client of median size. Joules are an estimate: {Energy()}.",
     ]  # fmt: skip
 
@@ -199,7 +199,7 @@ def _picture(panels: Sequence[Panel], name: str, over: str, out: Path) -> list[s
 
 
 def _of_unequal_cost(records: Sequence[Record]) -> list[Record]:
-    """Those of presets whose methods do not all cost the same."""
+    """Keep the records of presets whose methods do not all cost the same."""
     passes: dict[str, set[float]] = {}
     for r in records:
         passes.setdefault(r.preset, set()).add(r.passes)

@@ -13,11 +13,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pflego.data.validation import hold_out
-from pflego.experiment import Experiment, load_data
 from pflego.paper import published
 from pflego.paper.cells import Cell
 from pflego.randomness import numpy_generator
-from pflego.summary import LAST
+from pflego.runs.summary import LAST
+from pflego.settings.experiment import Experiment, load_data
 from pflego.tuning.space import Spaces, Value
 from pflego.tuning.study import GivenUp
 from pflego.tuning.study import search as look
@@ -38,7 +38,7 @@ class Found:
 
 
 def grid(preset: str, method: str) -> dict[str, Sequence[float]]:
-    """The rates the paper tried."""
+    """Return the rates the paper tried."""
     tried = published().search
     rates: dict[str, Sequence[float]] = {
         "client_lr": tried["client_lr_omniglot" if preset == "omniglot" else "client_lr"]

@@ -14,7 +14,7 @@ from pflego.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from pflego.report.content import Content
-    from pflego.run import Run
+    from pflego.runs.run import Run
 
 _PAGE = Path(__file__).with_name("page")
 _SCRIPTS = [
@@ -60,7 +60,7 @@ def page(content: Content, plotly: str) -> str:
 
 
 def embedded(data: object) -> str:
-    """JSON that can stand in a page whatever it holds: nothing in it ends a script or begins a comment."""
+    """Write JSON that is safe in a page whatever it holds: nothing ends a script or begins a comment."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

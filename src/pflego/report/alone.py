@@ -11,20 +11,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from pflego.algorithms import Local
-from pflego.algorithms.base import Reply, Round
-from pflego.federation import Federation
+from pflego.algorithms.local import Local
+from pflego.engines.local import LocalEngine
+from pflego.engines.parallel import map_in_threads
+from pflego.federation.participation import Everyone, spelled
+from pflego.federation.remote import RemoteFederation
+from pflego.federation.roster import Federation
 from pflego.files import write_atomically
-from pflego.parallel import map_in_threads
-from pflego.problem import Problems
+from pflego.learning.problem import Problems
 from pflego.report.words import duration
-from pflego.run import Run
-from pflego.settings import RECORD
-from pflego.weights import Weights, is_finite, to
+from pflego.runs.record import RECORD
+from pflego.runs.run import Run
+from pflego.weights import Weights, to
 
 BASELINE = (
     "Alone: the same method, settings and first weights, for as many rounds as the client took part in, "
@@ -49,7 +51,7 @@ def learn_alone(
 
     It takes about as long as the run did. wanted=None: only if that is quick.
     """
-    if run.federation.remote:
+    if isinstance(run.federation, RemoteFederation):
         return Alone(None, "How clients would do alone cannot be tried here.")
     if isinstance(run.algorithm, Local):
         return Alone(None, "In this run every client learns alone.")
@@ -69,7 +71,7 @@ def learn_alone(
         )
     size = sum(run.problems.size([position]) * visits[position] for position in positions)
     figures = map_in_threads(
-        lambda position: _figure(run, position, visits[position]),
+        lambda position: _value(run, position, visits[position]),
         positions,
         size=size,
         device=run.problems.device,
@@ -79,39 +81,35 @@ def learn_alone(
     return Alone(figures)
 
 
-def _figure(run: Run, position: int, rounds: int) -> float | None:
-    """What one client comes to; None if it never took part, so that there is nothing to compare."""
+def _value(run: Run, position: int, rounds: int) -> float | None:
+    """Give what one client comes to; None if it never took part, so that there is nothing to compare."""
     if rounds == 0:
         return None
-    algorithm, place, seed = run.algorithm, run.problems.device, int(str(run.settings["seed"]))
+    algorithm, place, seed = run.algorithm, run.problems.device, run.plan.seed
     client = run.federation[position]
-    itself = Federation([client])
-    problems = Problems(itself, run.model, place, run.problems.streaming, run.problems.labels)
-    problem = problems[0]
+    problems = Problems(Federation([client]), run.model, place, run.problems.streaming, run.problems.labels)
     shared = to(algorithm.init_shared(run.model, problems.outputs, seed), place)
-    state = to(algorithm.init_state(problem, seed), place)
+    states = {client.id: to(algorithm.init_state(problems[0], seed), place)}
+    engine = LocalEngine(problems, algorithm, states, run.plan.transforms)
+    exchange = replace(run.plan, participation=Everyone()).exchange(algorithm, problems.federation.sizes)
     server: Weights = {}
     for number in range(1, rounds + 1):
-        round = Round(number, clients=1, expected=1, samples=itself.samples, selected=1, seed=seed)
-        update = algorithm.client_update(round, shared, state, problem)
-        if is_finite(update.state) and is_finite(update.message):  # as in the federation
-            state = update.state
-            reply = Reply(client.id, itself.samples, update.message)
-            shared, server = algorithm.server_update(round, shared, server, [reply])
+        played = exchange.play(engine, number, shared, server, [0], ids=[client.id], keep=states.update)
+        shared, server = played.shared, played.server
     # the task of the whole federation, which may know a unit
-    return problem.test(algorithm.personal(shared, state, problem)).figure(run.federation.task)
+    return problems[0].test(engine.personal(shared, problems[0])).value(run.federation.task)
 
 
 def _identity(run: Run, positions: Sequence[int]) -> object:
-    """What the figures depend on, as JSON gives it back."""
+    """Return what the figures depend on, as JSON gives it back."""
     record = run.settings[RECORD]
     facts = {
-        "federation": record["federation"],  # type: ignore[index]
-        "model": record["model"],  # type: ignore[index]
+        "federation": record["federation"],
+        "model": record["model"],
         "algorithm": run.algorithm.name,
         **run.algorithm.settings(),
-        "participation": run.settings["participation"],
-        "seed": run.settings["seed"],
+        "participation": spelled(run.plan.participation),
+        "seed": run.plan.seed,
         "rounds": len(run.history),
         "clients": len(positions),
     }
@@ -119,7 +117,7 @@ def _identity(run: Run, positions: Sequence[int]) -> object:
 
 
 def _read(path: Path, identity: object) -> list[float | None] | None:
-    """What was written for the same run; a file that cannot be read is as good as none."""
+    """Read what was written for the same run; a file that cannot be read is as good as none."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         content = json.loads(path.read_text())
         if content["of"] == identity:

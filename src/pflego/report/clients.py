@@ -10,13 +10,14 @@ from typing import TypeAlias
 import numpy as np
 
 from pflego.data.schema import Schema, schema_of
-from pflego.federation import Client, Federation
+from pflego.federation.remote import NotHereError
+from pflego.federation.roster import Client, Federation
 from pflego.report.alone import Alone
 from pflego.report.words import Metric, significant
-from pflego.run import Run
-from pflego.summary import Evaluation
+from pflego.runs.run import Run
+from pflego.runs.summary import Evaluation
 
-SHOWN = 2000  # clients on the page; of more, so many that lie evenly between the first and the last
+SHOWN = 2000  # clients on the page; of more, this many that lie evenly between the first and the last
 EXAMINED = 300  # clients whose answers are looked at one by one; of more, those with the worst figures
 _ROUNDS = 100  # of a client's own curve
 _PAIRS = 200  # answers of one client in a regression
@@ -45,7 +46,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Clients:
-    """The clients on the page, a column a fact, all in the same order. What is not known is None."""
+    """The clients on the page, one column per fact, all in the same order. What is not known is None."""
 
     ids: list[str]
     figures: list[float | None] | None
@@ -61,7 +62,7 @@ class Clients:
 
 
 def shown(clients: int) -> list[int]:
-    """Which clients are on the page, by position.
+    """List the positions of the clients on the page.
 
     >>> shown(3), len(shown(1_000_000))
     ([0, 1, 2], 2000)
@@ -100,23 +101,25 @@ def describe(
 
 
 def class_names(run: Run) -> dict[int, str]:
-    """What the federation's classes are called."""
+    """Map the federation's class ids to names."""
     federation = run.federation
-    if federation.remote and federation.schema is None:
+    try:
+        schema = schema_of(federation)
+    except NotHereError:
         return {number: str(number) for number in federation.classes or []}
-    schema = schema_of(federation)
     return {number: schema.class_name(number) for number in federation.classes or []}
 
 
 def _holdings(
     federation: Federation, positions: Sequence[int]
 ) -> tuple[list[int] | None, list[Counts] | None]:
-    """How many test samples clients hold, and how many training samples of which class. One is loaded at a time."""
-    if federation.remote:
-        return None, None
+    """Count clients' test samples, and their training samples per class. One client is loaded at a time."""
     tests, classes = [], []
     for position in positions:
-        client = federation[position]
+        try:
+            client = federation[position]
+        except NotHereError:
+            return None, None
         tests.append(len(client.x_test))
         classes.append(sorted(Counter(client.y_train.tolist()).items()) if federation.classes else [])
     return tests, classes if federation.classes else None
@@ -161,5 +164,5 @@ def _histogram(evaluation: Evaluation, metric: Metric) -> Histogram | None:
 
 
 def _evenly(number: int, most: int) -> list[int]:
-    """Places that lie evenly between the first and the last, all of them if they are few."""
+    """List positions that lie evenly between the first and the last, all of them if they are few."""
     return sorted({int(k) for k in np.linspace(0, number - 1, min(number, most))}) if number else []

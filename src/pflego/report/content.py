@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pflego.errors import UserError
-from pflego.participation import Between, Binomial, Everyone, Fixed, parse
+from pflego.errors import SettingError
+from pflego.federation.participation import Between, Binomial, Everyone, Fixed
+from pflego.federation.remote import NotHereError, RemoteFederation
 from pflego.report import measures
 from pflego.report.alone import BASELINE, Alone, learn_alone
 from pflego.report.clients import Clients, class_names, describe, shown
@@ -23,9 +24,10 @@ from pflego.report.words import (
     names,
     significant,
 )
-from pflego.run import Run
-from pflego.settings import RECORD
-from pflego.summary import Curves, Evaluation, Summary, curves_of
+from pflego.runs.cost import Cost
+from pflego.runs.record import RECORD, flat
+from pflego.runs.run import Run
+from pflego.runs.summary import Curves, Evaluation, Summary, curves_of
 
 _POINTS = 1500  # of a curve
 
@@ -67,7 +69,9 @@ def content(runs: Sequence[Run], *, alone: bool | None = None) -> Content:
     alone: whether to try how clients would do alone; None: if that is quick.
     """
     if len({run.federation.task.metric for run in runs}) > 1:
-        raise UserError("a regression and a classification cannot stand side by side: report them one by one")
+        raise SettingError(
+            "a regression and a classification cannot stand side by side: report them one by one"
+        )
     metric, called = Metric.of(runs[0].federation.task), names(runs)
     evaluations = [Evaluation.of(run) for run in runs]
     summaries = [Summary.of(run, found) for run, found in zip(runs, evaluations, strict=True)]
@@ -91,7 +95,7 @@ def content(runs: Sequence[Run], *, alone: bool | None = None) -> Content:
 
 
 def gains(clients: Clients, metric: Metric) -> list[float | None]:
-    """How much better each client does than alone."""
+    """Compute how much better each client does than alone."""
     if clients.figures is None or clients.alone is None:
         return []
     return [metric.gain(figure, other) for figure, other in zip(clients.figures, clients.alone, strict=True)]
@@ -115,16 +119,24 @@ def _run(
         clients=clients,
         presence=presence,
         quality=measures.quality(summary, metric, gains(clients, metric)),
-        cost=measures.cost(summary, None if run.federation.remote else run.cost()),
-        settings={key: str(v) for key, v in run.settings.items() if key != RECORD and v is not None},
+        cost=measures.cost(summary, _cost(run)),
+        settings={key: str(value) for key, value in flat(run.settings).items()},
         versions={key: str(v) for key, v in record.items()} if isinstance(record, Mapping) else {},
         notes=_notes(run, clients, evaluation, drawn=visits is not None),
         why_not_alone=learnt.why_not,
     )
 
 
+def _cost(run: Run) -> Cost | None:
+    """Measure what a round costs a client, where there is one."""
+    try:
+        return run.cost()
+    except NotHereError:
+        return None
+
+
 def _curve(curve: Sequence[tuple[int, float]], scale: float) -> list[tuple[int, float]]:
-    """A curve in the unit it is shown in; of a very long one every so many points, and the last."""
+    """Return a curve in the unit it is shown in; of a very long one every n-th point, and the last."""
     points = [(t, significant(value * scale, 5)) for t, value in curve]
     every = -(-len(points) // _POINTS) or 1
     return points[::every] + ([points[-1]] if points and (len(points) - 1) % every else [])
@@ -132,12 +144,12 @@ def _curve(curve: Sequence[tuple[int, float]], scale: float) -> list[tuple[int, 
 
 def _title(runs: Sequence[Run]) -> str:
     methods = list(dict.fromkeys(method_name(run) for run in runs))
-    data = dict.fromkeys(Path(str(run.settings.get("data", "your own data"))).stem for run in runs)
+    data = dict.fromkeys(Path(str(run.settings["data"].get("name", "your own data"))).stem for run in runs)
     return f"{listed(methods)} on {listed(list(data))}"
 
 
 def _facts(runs: Sequence[Run]) -> list[str]:
-    """What all runs have in common: clients, data, rounds."""
+    """List what all runs have in common: clients, data, rounds."""
     facts = [_facts_of(run) for run in runs]
     return [fact for fact in facts[0] if all(fact in others for others in facts)]
 
@@ -147,9 +159,9 @@ def _facts_of(run: Run) -> list[str]:
     facts = [count(len(federation), "client"), count(federation.samples, "training sample")]
     facts.append("regression" if federation.classes is None else f"{len(federation.classes):,} classes")
     facts.append(count(rounds, "round"))
-    if rounds < int(str(run.settings["rounds"])):
-        facts.append(f"stopped before round {rounds + 1} of {run.settings['rounds']}")
-    match parse(str(run.settings["participation"])):
+    if rounds < run.plan.rounds:
+        facts.append(f"stopped before round {rounds + 1} of {run.plan.rounds}")
+    match run.plan.participation:
         case Fixed(r):
             facts.append(f"{r:,} taking part in each")
         case Binomial(p):
@@ -158,6 +170,8 @@ def _facts_of(run: Run) -> list[str]:
             facts.append(f"{low:,} to {high:,} taking part in each")
         case Everyone():
             facts.append("everyone taking part in each")
+        case other:
+            facts.append(f"taking part: {other}")
     for key, words in {
         "missing": "missing replies",
         "rejected": "updates left out as not finite",
@@ -165,14 +179,14 @@ def _facts_of(run: Run) -> list[str]:
     }.items():
         if number := sum(int(row.get(key) or 0) for row in run.history):
             facts.append(f"{words}: {number:,}")
-    return [*facts, f"seed {run.settings['seed']}"]
+    return [*facts, f"seed {run.plan.seed}"]
 
 
 def _notes(run: Run, clients: Clients, evaluation: Evaluation | None, *, drawn: bool) -> list[str]:
-    """What the page leaves out of a run."""
+    """Say what the page leaves out of a run."""
     all_clients, on_page, examined = len(run.federation), len(clients.ids), len(clients.answers)
     notes = []
-    if run.federation.remote:
+    if isinstance(run.federation, RemoteFederation):
         notes.append("The clients’ data are not on this machine: what needs them is left out.")
     if evaluation is None:
         notes.append("Everyone’s models were not evaluated.")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pflego.cost import Cost, Energy
 from pflego.report.words import Metric, amount, count, duration, number, significant
-from pflego.summary import LAST, Summary
+from pflego.runs.cost import Cost, Energy
+from pflego.runs.summary import LAST, Summary
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Measure:
 
 
 def quality(summary: Summary, metric: Metric, gains: Sequence[float | None]) -> list[Measure]:
-    """How good the clients' models are."""
+    """List measures of how good the clients' models are."""
     better = 1 if metric.higher_is_better else -1
 
     def figure(label: str, note: str, value: float | None) -> Measure:
@@ -74,7 +74,7 @@ def quality(summary: Summary, metric: Metric, gains: Sequence[float | None]) -> 
 
 
 def cost(summary: Summary, measured: Cost | None) -> list[Measure]:
-    """What a round costs a client, and what the run cost in all."""
+    """List measures of what a round costs a client, and what the run cost in all."""
     passes = f"{summary.forward_passes:g} + {summary.backward_passes:g}"
     lines = [
         (

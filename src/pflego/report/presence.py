@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pflego.run import Run
+from pflego.runs.run import Run
 
 ROWS, COLUMNS = 60, 150  # cells that a person can tell apart
 _DRAWN = 2_000_000  # participations that are drawn again within seconds
@@ -39,7 +39,7 @@ def who_took_part(run: Run) -> tuple[Sequence[int] | None, Presence]:
     cells = np.zeros((-(-clients // tall), -(-rounds // wide)))
     for column, row in enumerate(run.history):
         ids = run.participants(int(row["round"] or 0))
-        cohort = np.array([run.federation.position(id) for id in ids], dtype=int)
+        cohort = np.array([run.federation.position(client_id) for client_id in ids], dtype=int)
         visits[cohort] += 1
         cells[:, column // wide] += np.bincount(cohort // tall, minlength=len(cells))
     heights, widths = (np.bincount(np.arange(n) // size) for n, size in ((clients, tall), (rounds, wide)))

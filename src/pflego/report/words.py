@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import floor, isfinite, log10
 
-from pflego.run import Run
-from pflego.summary import Summary
-from pflego.task import Task
+from pflego.learning.task import Task
+from pflego.runs.record import flat
+from pflego.runs.run import Run
+from pflego.runs.summary import Summary
 
 _PREFIXES = {1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k", 1.0: "", 1e-3: "m", 1e-6: "µ"}
 _SAME = 1e-9  # figures nearer than this are equal
+_STORAGE = {"out", "checkpoint_every", "states"}  # settings that change no figure
 
 
 @dataclass(frozen=True)
@@ -26,19 +29,19 @@ class Metric:
 
     @classmethod
     def of(cls, task: Task) -> Metric:
-        """The way of a task."""
+        """Return the metric of a task."""
         if task.metric == "accuracy":
             return cls("accuracy", 100.0, "%", "points", task.higher_is_better)
         return cls(task.metric, 1.0, "", "", task.higher_is_better)
 
     def shown(self, figure: float | None) -> float | None:
-        """A figure in the unit it is shown in, without digits nobody reads."""
+        """Return a figure in the unit it is shown in, without digits nobody reads."""
         if figure is None or not isfinite(figure):
             return None
         return significant(figure * self.scale, 5)
 
     def text(self, figure: float | None, digits: int = 1) -> str:
-        r"""A figure in words, which do not come apart at the end of a line.
+        r"""Put a figure in words, which do not come apart at the end of a line.
 
         >>> Metric("accuracy", 100.0, "%", "points", True).text(0.97251)
         '97.3\xa0%'
@@ -50,7 +53,7 @@ class Metric:
         return f"{100 * figure:.{digits}f}\N{NO-BREAK SPACE}%"
 
     def gain(self, figure: float | None, other: float | None) -> float | None:
-        """How much better a figure is than another, both as they are shown; None where one is not known."""
+        """Compute how much better a figure is than another, both as shown; None where one is not known."""
         if figure is None or other is None:
             return None
         gain = figure - other if self.higher_is_better else other - figure
@@ -58,7 +61,7 @@ class Metric:
 
 
 def significant(value: float, digits: int) -> float:
-    """A number with so many digits that count.
+    """Round a number to this many significant digits.
 
     >>> significant(0.0123456, 3), significant(97.2222, 5)
     (0.0123, 97.222)
@@ -69,7 +72,7 @@ def significant(value: float, digits: int) -> float:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number with at least so many digits that count.
+    """Format a number with at least this many significant digits.
 
     >>> number(1.0), number(0.01234), number(54.321), number(12345.6)
     ('1.00', '0.0123', '54.3', '12,346')
@@ -80,7 +83,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """A quantity to three digits, in a multiple of its unit.
+    """Format a quantity to three digits, in a multiple of its unit.
 
     >>> amount(53_120, "B"), amount(1.5e9, "FLOP"), amount(0.0004, "J"), amount(0, "B")
     ('53.1 kB', '1.5 GFLOP', '400 µJ', '0 B')
@@ -93,7 +96,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in words.
+    """Format a time in words.
 
     >>> duration(0.0042), duration(3.21), duration(200), duration(9000)
     ('4.2 ms', '3.2 s', '3.3 minutes', '2.5 hours')
@@ -106,7 +109,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """A number of things.
+    """Format a number of things.
 
     >>> count(1, "client"), count(1438, "training sample")
     ('1 client', '1,438 training samples')
@@ -115,20 +118,20 @@ def count(number: int, what: str) -> str:
 
 
 def method_name(run: Run) -> str:
-    """A method as people write it."""
+    """Return a method's name as people write it."""
     return type(run.algorithm).__name__
 
 
 def names(runs: Sequence[Run]) -> list[str]:
-    """What to call each of several runs: its method, and what else tells it from the others of that method."""
+    """Name each of several runs: its method, and what else tells it from the others of that method."""
     called = [method_name(run) for run in runs]
     for method in {name for name in called if called.count(name) > 1}:
         same = [k for k, name in enumerate(called) if name == method]
-        settings = [runs[k].settings for k in same]
-        known = [key for key in settings[0] if not isinstance(settings[0][key], dict)]
-        differ = [key for key in known if len({str(own.get(key)) for own in settings}) > 1]
+        settings = {k: flat(runs[k].settings) for k in same}
+        known = [key for key in dict.fromkeys(chain(*settings.values())) if key not in _STORAGE]
+        differ = [key for key in known if len({str(own.get(key)) for own in settings.values()}) > 1]
         for number, k in enumerate(same, 1):
-            own = ", ".join(f"{key} {runs[k].settings.get(key)}" for key in differ[:2])
+            own = ", ".join(f"{key} {settings[k].get(key)}" for key in differ[:2])
             folder = runs[k].folder
             called[k] = f"{method}, {own or (f'in {folder}' if folder else f'run {number}')}"
     twice = {name for name in called if called.count(name) > 1}
@@ -136,7 +139,7 @@ def names(runs: Sequence[Run]) -> list[str]:
 
 
 def headline(name: str, summary: Summary, metric: Metric, gains: Sequence[float | None]) -> str:
-    """What came of one run."""
+    """Say what came of one run."""
     if summary.everyone is None:
         said = f"{name} trained {count(summary.clients, 'client')} for {count(summary.rounds, 'round')}"
         loss = "" if summary.loss is None else f", to a training loss of {number(summary.loss)}"
@@ -156,7 +159,7 @@ def comparison_headline(
     metric: Metric,
     figures: Sequence[Sequence[float | None]] | None,
 ) -> str:
-    """What came of several runs; figures are those of the same clients in each of them, if they have the same."""
+    """Say what came of several runs; `figures` are of the same clients in each, if they have the same."""
     ranked = [k for k, summary in enumerate(summaries) if summary.everyone is not None]
     ranked.sort(key=lambda k: summaries[k].everyone or 0.0, reverse=metric.higher_is_better)
     if len(ranked) < 2:
@@ -176,7 +179,7 @@ def comparison_headline(
 
 
 def versus(gains: Sequence[float | None], than_it: str, than_they: str) -> str:
-    """How many clients gain and lose.
+    """Say how many clients gain and lose.
 
     >>> versus([3.0, 0.0, -1.0, None], "than it would alone", "than they would alone")
     'Of 3 clients, 1 does better than it would alone, 1 as well and 1 worse.'

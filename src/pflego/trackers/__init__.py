@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pflego.errors import UserError, unknown
+from pflego.errors import SettingError, unknown
 from pflego.trackers.base import Told, Tracker, TrackerWarning
 from pflego.trackers.csv import CSV
 from pflego.trackers.mlflow import MLflow
@@ -27,7 +27,7 @@ def choose(track: object) -> list[Tracker]:
     """
     names = track.split(",") if isinstance(track, str) else track
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"track must be a list of {', '.join(TRACKERS)}, not {track!r}")
+        raise SettingError(f"track must be a list of {', '.join(TRACKERS)}, not {track!r}")
     chosen = dict.fromkeys(name.strip().lower() for name in names if name.strip())
     for name in chosen:
         if name not in TRACKERS:
@@ -36,7 +36,7 @@ def choose(track: object) -> list[Tracker]:
 
 
 def begun(folder: Path) -> list[str]:
-    """The trackers that have a log in a run's folder."""
+    """Name the trackers that have a log in a run's folder."""
     return [name for name, kind in TRACKERS.items() if (folder / kind.usual).exists()]
 
 

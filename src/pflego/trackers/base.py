@@ -12,15 +12,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from pflego.callbacks import Callback
 from pflego.errors import UserError
 from pflego.files import make_folder, write_atomically
-from pflego.history import HistoryRow
-from pflego.settings import RECORD
-from pflego.summary import Summary
+from pflego.runs.history import HistoryRow
+from pflego.runs.record import flat
+from pflego.runs.summary import Summary
+from pflego.training.callbacks import Callback
 
 if TYPE_CHECKING:
-    from pflego.run import Run
+    from pflego.runs.run import Run
 
 
 class TrackerWarning(UserWarning):
@@ -52,7 +52,7 @@ class Tracker(Callback, ABC):
     Parameters
     ----------
     place
-        Where the log is; in the run's folder if not said.
+        Where the log is; in the run's folder if not given.
     """
 
     name: ClassVar[str]  # in settings, on the command line and in the extra that installs it
@@ -105,7 +105,7 @@ class Tracker(Callback, ABC):
         """Close the log, unless it has failed."""
         if self._works:
             with self._forgiving():
-                self.close(finished=len(run.history) == run.settings["rounds"])
+                self.close(finished=len(run.history) == run.plan.rounds)
 
     def _tell(self, run: Run, row: HistoryRow) -> None:
         number = int(row["round"] or 0)
@@ -127,24 +127,24 @@ class Tracker(Callback, ABC):
 
 
 def told_of(run: Run, row: HistoryRow, number: int) -> Told:
-    """What there is to say of a round."""
+    """Collect what a tracker is told of a round."""
     return Told(
         number,
         row,
         [figure for figure in run.evaluations.get(number, []) if figure is not None],
-        final_figures(run) if number == run.settings["rounds"] else {},
+        final_figures(run) if number == run.plan.rounds else {},
     )
 
 
 def final_figures(run: Run) -> dict[str, float]:
-    """What a finished run came to, as far as it is a number."""
+    """Return the figures a finished run came to, as far as they are numbers."""
     known = asdict(Summary.of(run))
     return {f"final/{key}": value for key, value in known.items() if type(value) in (int, float)}
 
 
 def hyperparameters(run: Run) -> dict[str, object]:
-    """A run's settings, but for those that are not set and the record nobody sets."""
-    return {key: value for key, value in run.settings.items() if key != RECORD and value is not None}
+    """Give a run's settings, but for those that are not set and the record nobody sets."""
+    return flat(run.settings)
 
 
 class Bookmark:
@@ -156,7 +156,7 @@ class Bookmark:
         self._begun = bool(run.history)
 
     def read(self) -> dict[str, str | int]:
-        """What was noted of this run; nothing, if the note is of another one with a log in the same place."""
+        """Read what was noted of this run; nothing if the note is of another run with a log in that place."""
         if not self._path.exists() or self._folder is None:
             return {}
         noted: dict[str, str | int] = json.loads(self._path.read_text())

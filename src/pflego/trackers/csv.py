@@ -10,16 +10,16 @@ from pflego.files import make_folder
 from pflego.trackers.base import Told, Tracker
 
 if TYPE_CHECKING:
-    from pflego.run import Run
+    from pflego.runs.run import Run
 
 
 class CSV(Tracker):
-    """A file with a line a round; a run that is resumed writes it anew from its history.
+    """A file with one line per round; a run that is resumed writes it anew from its history.
 
     Parameters
     ----------
     place
-        The file; metrics.csv in the run's folder if not said.
+        The file; metrics.csv in the run's folder if not given.
     """
 
     name: ClassVar[str] = "csv"
@@ -43,4 +43,4 @@ class CSV(Tracker):
             table.writerow(told.row)
 
     def close(self, *, finished: bool) -> None:
-        """Nothing is left to do."""
+        """Do nothing: every line is on disk already."""

@@ -12,7 +12,7 @@ from pflego.files import make_folder
 from pflego.trackers.base import Bookmark, Told, Tracker, hyperparameters
 
 if TYPE_CHECKING:
-    from pflego.run import Run
+    from pflego.runs.run import Run
 
 _EVERY_ROUND = "participants"  # a figure that no round is without
 
@@ -23,11 +23,11 @@ class MLflow(Tracker):
     Parameters
     ----------
     folder
-        For the log, and for the note of which MLflow run it is; mlflow/ in the run's folder if not said.
+        For the log, and for the note of which MLflow run it is; mlflow/ in the run's folder if not given.
     uri
-        A server's address; if not said, what MLFLOW_TRACKING_URI says, or else the file mlflow.db in the folder.
+        A server's address; if not given, what MLFLOW_TRACKING_URI says, or else the file mlflow.db in the folder.
     experiment
-        Its name; if not said, what MLFLOW_EXPERIMENT_NAME says, or else pflego.
+        Its name; if not given, what MLFLOW_EXPERIMENT_NAME says, or else pflego.
     """
 
     name: ClassVar[str] = "mlflow"
@@ -59,7 +59,7 @@ class MLflow(Tracker):
         return 0
 
     def log(self, told: Told) -> None:
-        """All figures in one go: a round is there, or it is not."""
+        """Log all figures in one go: a round is there, or it is not."""
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
@@ -73,7 +73,7 @@ class MLflow(Tracker):
         self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
 
     def _new(self, run: Run, place: Path) -> str:
-        """A run with the settings as its parameters, which MLflow never lets change."""
+        """Create a run with the settings as its parameters, which MLflow never lets change."""
         from mlflow.entities import Param
 
         known = self._client.get_experiment_by_name(self._experiment)

@@ -12,7 +12,7 @@ from pflego.trackers.base import Told, Tracker, hyperparameters
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    from pflego.run import Run
+    from pflego.runs.run import Run
 
 _SECONDS = 10  # between what is written and what is seen
 
@@ -25,7 +25,7 @@ class TensorBoard(Tracker):
     Parameters
     ----------
     place
-        The folder they are in; tensorboard/ in the run's folder if not said.
+        The folder they are in; tensorboard/ in the run's folder if not given.
     """
 
     name: ClassVar[str] = "tensorboard"
@@ -33,7 +33,7 @@ class TensorBoard(Tracker):
     needs: ClassVar[tuple[str, ...]] = ("tensorboard",)
 
     def open(self, run: Run, place: Path) -> int:
-        """A new file, which takes the place of older ones."""
+        """Open a new file, which takes the place of older ones."""
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
@@ -53,7 +53,7 @@ class TensorBoard(Tracker):
         return 0
 
     def log(self, told: Told) -> None:
-        """A point on every curve, and the clients' figures side by side."""
+        """Add a point to every curve, and the clients' figures side by side."""
         for key, value in (told.figures | told.final).items():
             self._writer.add_scalar(key, value, told.round)
         if told.clients:

@@ -12,7 +12,7 @@ from pflego.files import make_folder
 from pflego.trackers.base import Bookmark, Told, Tracker, hyperparameters
 
 if TYPE_CHECKING:
-    from pflego.run import Run
+    from pflego.runs.run import Run
 
 _LATE = 30  # seconds: by then W&B has written down what it was told
 
@@ -25,11 +25,11 @@ class WandB(Tracker):
     Parameters
     ----------
     folder
-        Where W&B makes its folder wandb/; the run's folder if not said.
+        Where W&B makes its folder wandb/; the run's folder if not given.
     project
-        Its name; if not said, what WANDB_PROJECT says, or else pflego.
+        Its name; if not given, what WANDB_PROJECT says, or else pflego.
     mode
-        "online" or "offline"; if not said, what WANDB_MODE says, or else online.
+        "online" or "offline"; if not given, what WANDB_MODE says, or else online.
     """
 
     name: ClassVar[str] = "wandb"
@@ -73,7 +73,7 @@ class WandB(Tracker):
         return known
 
     def log(self, told: Told) -> None:
-        """A round is a step; the clients' figures are a histogram, the final ones the summary."""
+        """Log a round as a step; the clients' figures are a histogram, the final ones the summary."""
         import wandb
 
         clients = {self._clients: wandb.Histogram(told.clients)} if told.clients else {}
@@ -90,5 +90,5 @@ class WandB(Tracker):
         if self._waiting:
             self._note(self._waiting[-1][1])
 
-    def _note(self, round: int) -> None:
-        self._bookmark.write(id=self._run.id, round=round)
+    def _note(self, number: int) -> None:
+        self._bookmark.write(id=self._run.id, round=number)

@@ -17,19 +17,20 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pflego.callbacks import Callback
 from pflego.data.validation import hold_out as set_aside
-from pflego.errors import UserError, check_positive
-from pflego.experiment import DEFAULTS, Experiment, check, load_data
-from pflego.federation import Federation
-from pflego.history import HistoryRow
-from pflego.model import Model
+from pflego.errors import SettingError, UserError, check_positive
+from pflego.federation.roster import Federation
+from pflego.learning.model import Model
 from pflego.report.words import Metric
-from pflego.rounds import RateWarning
-from pflego.run import Run
-from pflego.settings import Settings
+from pflego.runs.history import HistoryRow
+from pflego.runs.record import Table
+from pflego.runs.run import Run
+from pflego.settings.experiment import Experiment, load_data, seed_of
+from pflego.settings.tables import Settings
+from pflego.training.callbacks import Callback
+from pflego.training.loop import RateWarning
 from pflego.tuning.result import Tuning
-from pflego.tuning.space import Range, Space, Value, holds, read, resolve, usual, words
+from pflego.tuning.space import Range, Space, Value, fields_of, holds, read, resolve, usual, words
 from pflego.tuning.study import Attempt, GivenUp, importances, search
 
 if TYPE_CHECKING:
@@ -37,6 +38,15 @@ if TYPE_CHECKING:
 
 _OF_A_RUN = {"out", "track", "states", "checkpoint_every", "engine"}  # a trial has no folder, and runs here
 _MAY_DIFFER = {"device", "data_dir"}  # a search may go on elsewhere
+_SAID = (
+    "data",
+    "algorithm",
+    "participation",
+    "rounds",
+    "seed",
+    "evaluate_every",
+    "device",
+)  # even if not given
 _LOOKS = 10  # how often everyone is evaluated in a trial
 _WARM_UP = 3  # no trial is given up in the first third of its rounds
 
@@ -73,21 +83,24 @@ def tune(
         Hears of every trial that is done.
     """
     check_positive("trials", trials, whole=True)
-    given = {key: value for key, value in settings.items() if key not in _OF_A_RUN and value is not None}
-    algorithm = check(given)
+    given = {key: value for key, value in Settings.of(settings).flat.items() if key not in _OF_A_RUN}
+    asked = Settings.of(given)
+    algorithm = asked.algorithm
     spaces = resolve(given, usual(algorithm) if over is None else over)
     if not spaces:
-        raise UserError(f"{algorithm.name} has no rate to look for: say what to try, over=... or --over")
-    seed = int(str(given.get("seed", DEFAULTS["seed"])))
-    whole = federation or load_data(given)
+        raise SettingError(f"{algorithm.name} has no rate to look for: say what to try, over=... or --over")
+    seed = seed_of(asked)
+    whole = federation or load_data(asked)
     validation = set_aside(whole, share=hold_out, seed=seed)
     if not any(len(client.y_test) for client in validation):
-        raise UserError(f"no client has enough training samples to set a share of {hold_out:g} aside")
+        raise SettingError(f"no client has enough training samples to set a share of {hold_out:g} aside")
     trial = _Trial(given, validation, model)
     metric = Metric.of(validation.task)
-    start = {name: algorithm.settings().get(name, given.get(name)) for name in spaces}
+    own = {name: getattr(algorithm, one.parameter) for name, one in fields_of(type(algorithm)).items()}
+    start = {name: own.get(name, given.get(name)) for name in spaces}
     inside = all(holds(space, start[name]) for name, space in spaces.items())
-    common = {key: value for key, value in {**DEFAULTS, **given}.items() if key not in _MAY_DIFFER}
+    said = {name: _plain(asked.value(name)) for name in _SAID}
+    common = {key: value for key, value in {**said, **given}.items() if key not in _MAY_DIFFER}
     attempts = search(
         Path(out) / "trials.json",
         spaces,
@@ -111,25 +124,30 @@ def tune(
     )
     if not any(attempt.ended == "finished" for attempt in attempts):
         reason = attempts[-1].reason or f"the last one {attempts[-1].ended}"
-        raise UserError(f"none of {len(attempts)} trials came to an end: {reason}")
-    defaults = {key: value for key, value in DEFAULTS.items() if federation is None or key != "data"}
+        raise SettingError(f"none of {len(attempts)} trials came to an end: {reason}")
+    defaults = {key: value for key, value in said.items() if federation is None or key != "data"}
     mattered = importances(attempts, spaces, maximise=metric.higher_is_better)
     tuning = Tuning({**defaults, **given}, spaces, attempts, metric, mattered)
     tuning.write(Path(out))
     return tuning
 
 
+def _plain(value: object) -> object:
+    """Give a value as a settings file has it."""
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
 @dataclass(frozen=True)
 class _Trial:
     """What all trials have in common, and how one is made."""
 
-    given: Settings
+    given: Table
     federation: Federation  # with validation data in the place of test data
     model: Model | None
 
     @property
     def rounds(self) -> int:
-        return int(str(self.given.get("rounds", DEFAULTS["rounds"])))
+        return int(str(Settings.of(self.given).value("rounds")))
 
     def train(self, trial: Trial, values: Mapping[str, Value]) -> float:
         """Train with some values; give everyone's figure after the last round."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pflego.files import write_atomically
 from pflego.report.words import Metric
-from pflego.settings import Settings, as_toml
+from pflego.runs.record import Table, as_toml
+from pflego.settings.tables import as_tables
 from pflego.tuning.space import Spaces
 from pflego.tuning.study import Attempt
 
@@ -33,7 +34,7 @@ class Tuning:
         How much each hyperparameter did, as shares of one; empty where too few trials were finished to tell.
     """
 
-    common: Settings
+    common: Table
     spaces: Spaces
     attempts: list[Attempt]
     metric: Metric
@@ -45,12 +46,12 @@ class Tuning:
         return self.ranked()[0]
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> Table:
         """The best trial's, as `pflego run` takes them."""
         return {**self.common, **self.best.values}
 
     def ranked(self) -> list[Attempt]:
-        """The finished trials, the best first, then the others."""
+        """List the finished trials, the best first, then the others."""
         sign = -1 if self.metric.higher_is_better else 1
 
         def rank(attempt: Attempt) -> tuple[bool, float]:
@@ -60,7 +61,7 @@ class Tuning:
 
     def write(self, folder: Path) -> None:
         """Leave the best as a settings file and the trials as a table."""
-        write_atomically(folder / "best.toml", as_toml(self.settings).encode())
+        write_atomically(folder / "best.toml", as_toml(as_tables(self.settings)).encode())
         table = StringIO(newline="")
         columns = ["number", *self.spaces, "ended", "figure", "seconds", "reason"]
         writer = csv.DictWriter(table, columns, extrasaction="ignore", lineterminator="\n")

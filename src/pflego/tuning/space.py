@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import TypeAlias, get_type_hints
+from typing import TypeAlias
 
-from pflego.algorithms import Algorithm
-from pflego.errors import UserError
-from pflego.experiment import check
+from pflego.algorithms.base import Algorithm
+from pflego.declaration import Declared
+from pflego.errors import SettingError, UserError
+from pflego.settings.tables import Settings, known
 
 Value: TypeAlias = bool | int | float | str
 
 _AROUND = 10  # a rate is looked for between a tenth of what it is and ten times that
-_RATES = ("client_lr", "server_lr", "global_lr", "mu", "head_decay")
 _BESIDES = {"model", "participation"}  # what can be tried besides a method's own settings
 _FORMS = "low:high, low:high:log, or several values a,b,c"
 
@@ -40,11 +40,11 @@ class Range:
             isinstance(end, int | float) and not isinstance(end, bool) for end in (self.low, self.high)
         ]
         if not all(numbers) or not (isfinite(self.low) and isfinite(self.high) and self.low < self.high):
-            raise UserError(
+            raise SettingError(
                 f"a range goes from a number to a larger one, not from {self.low!r} to {self.high!r}"
             )
         if self.log and self.low <= 0:
-            raise UserError(f"a range on a logarithmic scale begins above 0, not at {self.low!r}")
+            raise SettingError(f"a range on a logarithmic scale begins above 0, not at {self.low!r}")
 
     @property
     def whole(self) -> bool:
@@ -67,7 +67,9 @@ def read(text: str) -> tuple[str, Range | list[Value]]:
     name, equals, said = text.partition("=")
     name = name.strip().replace("-", "_")
     if not (name and equals):
-        raise UserError(f"{text!r} does not say what to try: name=low:high, name=low:high:log or name=a,b,c")
+        raise SettingError(
+            f"{text!r} does not say what to try: name=low:high, name=low:high:log or name=a,b,c"
+        )
     if "," in said:
         values = list(dict.fromkeys(_value(word.strip()) for word in said.split(",") if word.strip()))
         if len(values) > 1:
@@ -77,7 +79,7 @@ def read(text: str) -> tuple[str, Range | list[Value]]:
             return name, Range(low, high)
         case [int() | float() as low, int() | float() as high, "log"]:
             return name, Range(low, high, log=True)
-    raise UserError(f"{name}={said} is nothing to choose from: give {_FORMS}")
+    raise SettingError(f"{name}={said} is nothing to choose from: give {_FORMS}")
 
 
 def _value(word: str) -> Value:
@@ -92,13 +94,17 @@ def _value(word: str) -> Value:
 
 
 def usual(algorithm: Algorithm) -> Spaces:
-    """The rates of a method, a decade to each side of what they are.
+    """Return the usual space of a method: its rates, a decade to each side of what they are.
 
     >>> import pflego
     >>> usual(pflego.FedAvg(client_lr=0.01))
     {'client_lr': Range(low=0.001, high=0.1, log=True)}
     """
-    rates = {name: value for name, value in algorithm.settings().items() if name in _RATES}
+    rates = {
+        name: getattr(algorithm, one.parameter)
+        for name, one in fields_of(type(algorithm)).items()
+        if one.tuned
+    }
     return {
         name: Range(value / _AROUND, value * _AROUND, log=True)
         for name, value in rates.items()
@@ -106,17 +112,21 @@ def usual(algorithm: Algorithm) -> Spaces:
     }
 
 
+def fields_of(kind: type[Algorithm]) -> dict[str, Declared]:
+    """Give the settings of a method by their names on the command line."""
+    return {name: one for name, one in known("method", kind).items() if name not in known("method")}
+
+
 def resolve(settings: Mapping[str, object], over: Mapping[str, Space]) -> Spaces:
     """Refuse what cannot be tried, before anything is; give what can, numbers that need not be whole as such."""
-    algorithm = check(settings)
-    own, kinds = algorithm.settings().keys(), get_type_hints(type(algorithm))
+    own = fields_of(Settings.of(settings).kind)
     spaces: Spaces = {}
     for name, space in over.items():
         if isinstance(space, Range):
-            rational = name in own and kinds[name] is not int
+            rational = name in own and float in own[name].kinds
             spaces[name] = Range(float(space.low), float(space.high), log=space.log) if rational else space
         elif isinstance(space, str) or len(space) < 2:
-            raise UserError(
+            raise SettingError(
                 f"{name}={space} is nothing to choose from: give a Range, or a list of several values"
             )
         else:
@@ -124,8 +134,8 @@ def resolve(settings: Mapping[str, object], over: Mapping[str, Space]) -> Spaces
     for name, space in spaces.items():
         for value in ends(space):
             _check_value(name, value, settings, spaces)
-        if name not in own | _BESIDES:
-            raise UserError(f"{name} must be the same in all trials, or they could not be compared")
+        if name not in own.keys() | _BESIDES:
+            raise SettingError(f"{name} must be the same in all trials, or they could not be compared")
     return spaces
 
 
@@ -135,7 +145,7 @@ def _check_value(name: str, value: Value, settings: Mapping[str, object], spaces
     refused = None
     for others in ({}, first, last):
         try:
-            check({**settings, **others, name: value})
+            Settings.of({**settings, **others, name: value})
         except UserError as error:
             refused = refused or error
         else:
@@ -145,19 +155,19 @@ def _check_value(name: str, value: Value, settings: Mapping[str, object], spaces
 
 
 def ends(space: Range | list[Value]) -> Iterable[Value]:
-    """The ends of a range, or all values of a list."""
+    """Return the ends of a range, or all values of a list."""
     return (space.low, space.high) if isinstance(space, Range) else space
 
 
 def holds(space: Range | list[Value], value: object) -> bool:
-    """Whether a value is among those tried."""
+    """Tell whether a value is among those tried."""
     if isinstance(space, Range):
         return isinstance(value, int | float) and space.low <= value <= space.high
     return value in space
 
 
 def words(space: Range | list[Value]) -> str:
-    """A space as the command line spells it.
+    """Spell a space as the command line does.
 
     >>> words(Range(5, 100, log=True)), words(["auto", 0.01])
     ('5:100:log', 'auto,0.01')

@@ -65,7 +65,7 @@ def search(
     warm_up: int | None = None,
     told: Callable[[Attempt], None] = lambda attempt: None,
 ) -> list[Attempt]:
-    """Make trials until there are so many; give all of them.
+    """Make trials until there are `trials`; give all of them.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def search(
         study.pruner = optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED, n_warmup_steps=warm_up)
     for number in range(len(done), trials):
         study.sampler = optuna.samplers.TPESampler(
-            seed=entropy(seed, "trial", round=number) % 2**32, n_startup_trials=_AT_RANDOM
+            seed=entropy(seed, "trial", round_number=number) % 2**32, n_startup_trials=_AT_RANDOM
         )
         if point := points(number):
             study.enqueue_trial(dict(point))
@@ -109,7 +109,7 @@ def search(
 
 
 def importances(done: Sequence[Attempt], spaces: Spaces, *, maximise: bool) -> dict[str, float]:
-    """How much each hyperparameter mattered, as shares of one, the most first; nothing where it cannot be told."""
+    """Compute how much each hyperparameter mattered, as shares of one, the most first; {} if unknown."""
     finished = [attempt for attempt in done if attempt.ended == _FINISHED]
     if len(spaces) < 2 or len(finished) < _ENOUGH or len({attempt.figure for attempt in finished}) == 1:
         return {}
@@ -122,7 +122,7 @@ def importances(done: Sequence[Attempt], spaces: Spaces, *, maximise: bool) -> d
 
 
 def _study(done: Sequence[Attempt], spaces: Spaces, *, maximise: bool) -> Study:
-    """A study that knows of some trials."""
+    """Make a study that knows of some trials."""
     optuna = _optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study: Study = optuna.create_study(
@@ -143,7 +143,7 @@ def _study(done: Sequence[Attempt], spaces: Spaces, *, maximise: bool) -> Study:
 
 
 def _distributions(spaces: Spaces) -> dict[str, BaseDistribution]:
-    """Spaces as Optuna has them."""
+    """Turn spaces into Optuna's distributions."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     ways: dict[str, BaseDistribution] = {}
@@ -158,7 +158,7 @@ def _distributions(spaces: Spaces) -> dict[str, BaseDistribution]:
 
 
 def _read(file: Path, made_of: Mapping[str, object]) -> list[Attempt]:
-    """The trials of a file, if there is one; refuse those of another search."""
+    """Read the trials of a file, if there is one; refuse those of another search."""
     if not file.exists():
         return []
     try:

@@ -9,7 +9,7 @@ import torch
 
 import pflego
 from pflego import UserError
-from pflego.federation import ClientId
+from pflego.federation.roster import ClientId
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)
 WORDS = np.array(["no", "yes"] * 5)

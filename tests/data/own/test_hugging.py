@@ -9,7 +9,7 @@ from PIL import Image
 
 import pflego
 from pflego import UserError
-from pflego.data.problems import DataError
+from pflego.data.problems import DataProblems
 
 datasets = pytest.importorskip("datasets")
 
@@ -99,14 +99,16 @@ def test_beside_a_picture_there_is_no_other_input() -> None:
             "age": [1, 2, 3, 4],
         },
     ).cast_column("image", datasets.Image())
-    with pytest.raises(DataError, match=r"beside the picture 'image' .* drop=\['age'\]"):
+    with pytest.raises(DataProblems, match=r"beside the picture 'image' .* drop=\['age'\]"):
         pflego.load(data, column="who")
     assert pflego.load(data, column="who", drop=["age"]).samples == 4
 
 
 def test_a_label_without_a_name_is_missing() -> None:
     data = table().map(lambda row, k: {"label": -1 if k == 4 else row["label"]}, with_indices=True)
-    with pytest.raises(DataError, match=r"values are missing, 1 in 'label' \(first: the data set, row 5\)"):
+    with pytest.raises(
+        DataProblems, match=r"values are missing, 1 in 'label' \(first: the data set, row 5\)"
+    ):
         pflego.load(data, column="site")
 
 

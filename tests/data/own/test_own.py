@@ -11,7 +11,7 @@ import torch
 
 import pflego
 from pflego import Federation, UserError
-from pflego.data.problems import DataError, DataWarning
+from pflego.data.problems import DataProblems, DataWarning
 from pflego.data.schema import Schema
 
 pytest.importorskip("pyarrow")
@@ -147,9 +147,9 @@ def test_the_labels_are_found_by_their_usual_names(tmp_path: Path, name: str) ->
         ("a,b,y", {}, "nothing says whose a sample is: .*one of 'a', 'b', or divide it"),
         ("a,b,y", {"task": "ranking"}, "unknown task 'ranking'"),
         ("a,b,y", {"gaps": "zero"}, "unknown gaps 'zero'"),
-        ("a,b,y", {"test_share": 1}, "test_share must be a number from 0 to less than 1"),
+        ("a,b,y", {"test_share": 1}, "test_share must be a number at least 0 and below 1"),
         ("a,b,y", {"scale": "yes"}, "scale must be true or false"),
-        ("a,b,y", {"drop": "a"}, "drop must be a list of columns"),
+        ("a,b,y", {"drop": "a"}, "drop must be a list of texts"),
         ("a,b,y", {"column": "a", "size": 3}, "size is for pictures: leave it out"),
         ("a,b,y", {"column": "a", "alpha": 1.0}, "has clients of its own: leave partition"),
         ("a,b,y", {"column": "a", "clients": 7}, "has 2 clients of its own: leave clients out, or say 2"),
@@ -189,7 +189,7 @@ class TestGaps:
         return tmp_path / "a.csv"
 
     def test_are_named_by_file_row_and_column(self, path: Path) -> None:
-        with pytest.raises(DataError, match="values are missing") as refusal:
+        with pytest.raises(DataProblems, match="values are missing") as refusal:
             pflego.load(path, column="site")
         for words in ("1 in 'x'", "a.csv, row 2", "1 in 'ward'", "row 3", "1 in 'y'", "row 5", "gaps='mean'"):
             assert words in str(refusal.value)
@@ -202,7 +202,7 @@ class TestGaps:
     def test_can_be_filled_but_not_in_labels(self, path: Path) -> None:
         with (
             pytest.warns(DataWarning, match="filled with the mean, or with no category"),
-            pytest.raises(DataError, match=r"1 in 'y' .*row 5") as refusal,
+            pytest.raises(DataProblems, match=r"1 in 'y' .*row 5") as refusal,
         ):
             pflego.load(path, column="site", gaps="mean")
         assert "'x'" not in str(refusal.value)
@@ -223,7 +223,7 @@ class TestGaps:
         (tmp_path / "a.csv").write_text("site,x,y\na,,1\nb,,0\n")
         with (
             pytest.warns(DataWarning, match="2 of 2 rows"),
-            pytest.raises(DataError, match="every row has a missing value"),
+            pytest.raises(DataProblems, match="every row has a missing value"),
         ):
             pflego.load(tmp_path / "a.csv", column="site", gaps="drop")
 
@@ -253,14 +253,14 @@ def test_columns_that_cannot_be_learned_from_are_refused(
     tmp_path: Path, value: Callable[[int], object], reason: str
 ) -> None:
     (tmp_path / "a.csv").write_text(many("odd", value))
-    with pytest.raises(DataError, match=reason):
+    with pytest.raises(DataProblems, match=reason):
         pflego.load(tmp_path / "a.csv", column="site")
     assert pflego.load(tmp_path / "a.csv", column="site", drop=["odd"]).samples == 32
 
 
 def test_more_texts_than_inputs_are_worth_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(many("street", lambda k: f"street {k % 1100}", rows=3300))
-    with pytest.raises(DataError, match="column 'street' has 1,100 different texts"):
+    with pytest.raises(DataProblems, match="column 'street' has 1,100 different texts"):
         pflego.load(tmp_path / "a.csv", column="site")
 
 
@@ -311,7 +311,7 @@ def test_tables_of_other_libraries_are_looked_through_too(
     table = pa.table(
         {"odd": values, "y": [k % 2 for k in range(rows)], "site": ["ab"[k % 2] for k in range(rows)]}
     )
-    with pytest.raises((DataError, DataWarning), match=reason):
+    with pytest.raises((DataProblems, DataWarning), match=reason):
         pflego.load(table, column="site", **options)
 
 
@@ -341,7 +341,7 @@ def test_a_missing_list_is_filled_with_the_means() -> None:
 def test_all_that_is_wrong_is_in_one_error(tmp_path: Path) -> None:
     lines = [f"{'ab'[k % 2]},{'' if k == 2 else k % 5},name {k},2020-01-01,0" for k in range(40)]
     (tmp_path / "a.csv").write_text("\n".join(["site,x,who,day,y", *lines]))
-    with pytest.raises(DataError, match=r"\(and 2 more: pflego data check\)") as refusal:
+    with pytest.raises(DataProblems, match=r"\(and 2 more: pflego data check\)") as refusal:
         pflego.load(tmp_path / "a.csv", column="site")
     assert ["who" in refusal.value.problems[0], "day" in refusal.value.problems[1]] == [True, True]
     assert "a.csv, row 3" in refusal.value.problems[2]
@@ -349,7 +349,7 @@ def test_all_that_is_wrong_is_in_one_error(tmp_path: Path) -> None:
 
 def test_latin_letters_in_another_encoding_are_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("site,x,town,y\na,1,Köln,0\nb,2,Bonn,1\n".encode("latin-1"))
-    with pytest.raises(DataError, match="column 'town' is not UTF-8"):
+    with pytest.raises(DataProblems, match="column 'town' is not UTF-8"):
         pflego.load(tmp_path / "a.csv", column="site")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pflego.data.sets import cache as kept
 from pflego.data.sets import data_set
-from tests.data.sets.official import MNIST, Bytes, labels, pictures, write_idx
+from tests.support.official import MNIST, Bytes, labels, pictures, write_idx
 
 
 def write(folder: Path, *, seed: int = 0, rows: int = 6) -> list[Bytes]:

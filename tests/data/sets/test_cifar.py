@@ -7,7 +7,7 @@ import pytest
 
 from pflego import UserError
 from pflego.data.sets import data_set
-from tests.data.sets.official import (
+from tests.support.official import (
     CIFAR_BATCHES,
     Bytes,
     cifar_binary,

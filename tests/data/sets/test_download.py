@@ -12,8 +12,8 @@ from pflego.data.sets import data_set, find, get
 from pflego.data.sets.catalogue import CATALOGUE, Entry
 from pflego.data.sets.download import _CHUNK as CHUNK
 from pflego.data.sets.download import Remote, fetch
-from tests.data.sets.official import MNIST, idx, labels, pictures
-from tests.data.sets.server import Server, serving
+from tests.support.file_server import Server, serving
+from tests.support.official import MNIST, idx, labels, pictures
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 

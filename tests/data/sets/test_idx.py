@@ -9,7 +9,7 @@ import pytest
 from pflego import UserError
 from pflego.data.sets import data_set
 from pflego.data.sets.idx import _LABELS
-from tests.data.sets.official import EMNIST, MNIST, Bytes, idx, labels, pictures, write_emnist_zip, write_idx
+from tests.support.official import EMNIST, MNIST, Bytes, idx, labels, pictures, write_emnist_zip, write_idx
 
 
 def mnist_like(*, seed: int = 0) -> list[Bytes]:

@@ -4,7 +4,7 @@ import numpy as np
 
 from pflego.data.sets.catalogue import KNOWN
 from pflego.data.sets.listing import Line, listing
-from tests.data.sets.official import MNIST, labels, pictures, write_idx
+from tests.support.official import MNIST, labels, pictures, write_idx
 
 
 def lines(folder: Path | None = None) -> dict[str, Line]:

@@ -2,6 +2,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pflego
 from pflego import UserError
 from pflego.data.sets import data_set
 from pflego.data.sets.omniglot import shrink
-from tests.data.sets.official import omniglot_drawings, write_omniglot, write_packed
+from tests.support.official import omniglot_drawings, write_omniglot, write_packed
 
 CHARACTERS = 6  # two in each of three alphabets
 
@@ -60,7 +61,9 @@ def test_every_form_gives_the_same_images_inverted_resized_and_rotated(tmp_path:
 
 @pytest.mark.parametrize("split", ["drawing", "paper"])
 @pytest.mark.parametrize("rotations", [1, 2, 4])
-def test_a_quarter_of_every_character_is_for_testing(tmp_path: Path, split: str, rotations: int) -> None:
+def test_a_quarter_of_every_character_is_for_testing(
+    tmp_path: Path, split: Literal["drawing", "paper"], rotations: int
+) -> None:
     federation = pflego.load(
         "omniglot", data_dir=write_npz(tmp_path, drawings=20), split=split, rotations=rotations, seed=3
     )
@@ -127,9 +130,9 @@ def test_a_file_is_read_by_its_path_too(tmp_path: Path) -> None:
         ({"clients": 20}, "omniglot has 3 clients, one for each alphabet: leave clients out, or say 3"),
         ({"classes_per_client": 2}, "omniglot is divided by alphabet: leave it out"),
         ({"split": "papr"}, "unknown split 'papr': did you mean 'paper'"),
-        ({"rotations": 5}, "rotations must be from 1 to 4"),
-        ({"rotations": True}, "rotations must be a whole number above 0"),
-        ({"rotations": 0}, "rotations must be a whole number above 0"),
+        ({"rotations": 5}, "rotations must be a whole number at least 1 and at most 4"),
+        ({"rotations": True}, "rotations must be a whole number"),
+        ({"rotations": 0}, "rotations must be a whole number at least 1"),
     ],
 )
 def test_what_does_not_apply_is_refused(tmp_path: Path, settings: dict[str, int], reason: str) -> None:

@@ -1,4 +1,6 @@
-"""The real data sets, where the environment's PFLEGO_DATA names a folder of them. Figures are the published ones."""
+"""The real data sets, where the environment names a folder of them: PFLEGO_REAL_DATA, which only these tests look at,
+or PFLEGO_DATA. Figures are the published ones.
+"""
 
 import os
 from pathlib import Path
@@ -10,7 +12,7 @@ import pflego
 from pflego.data.dataset import DataSet
 from pflego.data.sets import data_set, find
 
-FOLDER = os.environ.get("PFLEGO_DATA")
+FOLDER = os.environ.get("PFLEGO_REAL_DATA") or os.environ.get("PFLEGO_DATA")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,7 +28,7 @@ def _in_it(once: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def real(name: str) -> DataSet:
     if not FOLDER:
-        pytest.skip("PFLEGO_DATA names no folder of real data sets")
+        pytest.skip("PFLEGO_REAL_DATA names no folder of real data sets")
     if find(name, data_dir=FOLDER) is None:
         pytest.skip(f"{FOLDER} has no {name}")
     return data_set(name, data_dir=FOLDER)

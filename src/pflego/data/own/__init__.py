@@ -13,14 +13,14 @@ from pflego.data.own.pool import Pool, Reading
 from pflego.data.own.tables import ArrowTable, Piece, from_arrow, read_files, without
 from pflego.data.problems import warn
 from pflego.data.sets.catalogue import KNOWN
-from pflego.errors import UserError
-from pflego.federation import ClientId
+from pflego.errors import DataError
+from pflego.federation.roster import ClientId
 
 Own: TypeAlias = str | Path | hugging.Datasets | ArrowTable | ClientFunction
 
 
 def is_own(data: object) -> bool:
-    """Whether data are somebody's own: neither the name of a data set nor a single .npz file."""
+    """Tell whether data are somebody's own: neither the name of a data set nor a single .npz file."""
     if not isinstance(data, str | Path):
         return True
     path = Path(data)
@@ -44,7 +44,7 @@ def read(
         _refuse(ids, "ids", str(data))
         return _from_path(Path(data).expanduser(), wanted, column, seed=seed)
     if not callable(data):
-        raise UserError(
+        raise DataError(
             f"data must be a name, a path, a table, a data set or a function from a client's id to its samples, "
             f"not {type(data).__name__}"
         )
@@ -56,7 +56,7 @@ def _from_path(path: Path, wanted: Reading, column: str | None, *, seed: int) ->
     if path.is_file() and format_of(path) == "table":
         return _table({path: Piece(str(path), 0)}, path, wanted, column, seed=seed)
     if not path.is_dir():
-        raise UserError(f"{path} is no folder and no CSV, Parquet or .npz file that could be read")
+        raise DataError(f"{path} is no folder and no CSV, Parquet or .npz file that could be read")
     layout = explore(path)
     if layout.others:
         warn(f"{layout.others} other file{'s' * (layout.others > 1)} in {path} left unread")
@@ -86,4 +86,4 @@ def _table(
 
 def _refuse(value: object, name: str, what: str) -> None:
     if value is not None:
-        raise UserError(f"{name} is nothing for {what}: leave it out")
+        raise DataError(f"{name} is nothing for {what}: leave it out")

@@ -1,4 +1,4 @@
-"""Clients as arrays: .npz files, a client a file, or a function from a client's id to its samples."""
+"""Clients as arrays: .npz files, one client per file, or a function from a client's id to its samples."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from pflego.data.own.holdout import Share, held_out
 from pflego.data.own.layout import Place
 from pflego.data.own.pool import Pool, Reading
 from pflego.data.problems import listed
-from pflego.data.schema import Schema, TaskName
+from pflego.data.schema import Schema
 from pflego.data.source import reading
-from pflego.errors import UserError
-from pflego.federation import Array as Values
-from pflego.federation import ClientId
+from pflego.errors import DataError
+from pflego.federation.roster import Array as Values
+from pflego.federation.roster import ClientId
+from pflego.learning.task import TaskName
 
 Parts: TypeAlias = tuple[Array, ...]  # x and y; or x_train, y_train, x_test and y_test
 ClientFunction: TypeAlias = Callable[[ClientId], Sequence[Values]]
@@ -29,13 +30,15 @@ _OF_TABLES = ["label", "drop", "scale", "gaps", "size"]
 
 
 def from_files(places: Sequence[Place], folder: Path, wanted: Reading, *, seed: int) -> Pool:
-    """Read a client a file, or two of them in folders train and test."""
+    """Read one client per file, or two of them in folders train and test."""
     members: dict[ClientId, dict[bool | None, Parts]] = {}
     for place in places:
         if not place.names:
-            raise UserError(f"{place.path}: its name, or that of its folder, must say whose it is")
+            raise DataError(f"{place.path}: its name, or that of its folder, must say whose it is")
         members.setdefault("/".join(place.names), {})[place.test] = read(place.path)
-    joined = {id: _joined(f"{folder}: client {id!r}", own) for id, own in members.items()}
+    joined = {
+        client_id: _joined(f"{folder}: client {client_id!r}", own) for client_id, own in members.items()
+    }
     return pool(joined, str(folder), wanted, seed=seed)
 
 
@@ -44,19 +47,21 @@ def from_function(
 ) -> Pool:
     """Ask a function for the samples of every client."""
     if ids is None:
-        raise UserError("a function from a client's id to its samples needs the clients: ids=[...]")
+        raise DataError("a function from a client's id to its samples needs the clients: ids=[...]")
     if len(set(ids)) < len(ids) or not ids:
-        raise UserError(f"ids must name every client once, not {listed([str(id) for id in ids]) or 'nobody'}")
+        raise DataError(
+            f"ids must name every client once, not {listed([str(client_id) for client_id in ids]) or 'nobody'}"
+        )
     name = getattr(function, "__name__", type(function).__name__)
     members = {}
-    for id in ids:
-        parts = function(id)
+    for client_id in ids:
+        parts = function(client_id)
         if not isinstance(parts, Sequence) or len(parts) not in (2, 4):
-            raise UserError(
-                f"{name}({id!r}) must give (x, y) or (x_train, y_train, x_test, y_test), "
+            raise DataError(
+                f"{name}({client_id!r}) must give (x, y) or (x_train, y_train, x_test, y_test), "
                 f"not {len(parts) if isinstance(parts, Sequence) else type(parts).__name__}"
             )
-        members[id] = tuple(map(_array, parts))
+        members[client_id] = tuple(map(_array, parts))
     return pool(members, name, wanted, seed=seed)
 
 
@@ -69,25 +74,28 @@ def pool(members: Mapping[ClientId, Parts], place: str, wanted: Reading, *, seed
     drawn = any(len(parts) == 2 for parts in members.values())
     if not drawn:
         wanted.refuse(["test_share"], f"for data that do not say what is for testing, as {place} does")
-    for id, parts in members.items():
+    for client_id, parts in members.items():
         for x, y in zip(parts[::2], parts[1::2], strict=True):
             if not x.shape or x.shape[:1] != y.shape[:1]:
-                raise UserError(
-                    f"{place}: client {id!r} has inputs of shape {x.shape}, but labels of shape {y.shape}"
+                raise DataError(
+                    f"{place}: client {client_id!r} has inputs of shape {x.shape}, but labels of shape {y.shape}"
                 )
     labels = [y for parts in members.values() for y in parts[1::2]]
     names = _class_names(labels, place, known.task if known else wanted.task)
     if known is not None and (strange := [name for name in names if name not in known.class_names]):
-        raise UserError(
+        raise DataError(
             f"{place}: {strange[0]!r} is no class of the schema; it has {', '.join(known.class_names)}"
         )
     numbers = known.class_names if known else names
-    shares = [_share(parts, numbers, wanted.share, seed=seed, client=id) for id, parts in members.items()]
+    shares = [
+        _share(parts, numbers, wanted.share, seed=seed, client=client_id)
+        for client_id, parts in members.items()
+    ]
     first = shares[0][0]
     task: TaskName = "classification" if names else "regression"
     schema = known or Schema("arrays", first.shape[1:], str(first.dtype), task, class_names=names)
     if (schema.kind, schema.shape) != ("arrays", first.shape[1:]):
-        raise UserError(
+        raise DataError(
             f"{place} gives arrays of shape {first.shape[1:]} a sample, but the schema is one of {schema.kind} "
             f"of shape {schema.shape}"
         )
@@ -101,42 +109,42 @@ def read(path: Path) -> Parts:
         for names in _NAMES:
             if all(name in archive for name in names):
                 return tuple(archive[name] for name in names)
-        raise UserError(
+        raise DataError(
             f"{path} has {', '.join(archive)}; it needs x and y, or x_train, y_train, x_test, y_test"
         )
 
 
 def _joined(who: str, parts: Mapping[bool | None, Parts]) -> Parts:
-    """A client's samples, from one file or from one for training and one for testing."""
+    """Join a client's samples, from one file or from one for training and one for testing."""
     if None in parts:
         return parts[None]
     if False not in parts:
-        raise UserError(f"{who} has nothing to train on: leave it out, or give it some samples for training")
+        raise DataError(f"{who} has nothing to train on: leave it out, or give it some samples for training")
     train = parts[False]
     test = parts.get(True, (train[0][:0], train[1][:0]))
     if len(train) != 2 or len(test) != 2:
-        raise UserError(f"{who}: in folders train and test, a file holds x and y alone")
+        raise DataError(f"{who}: in folders train and test, a file holds x and y alone")
     return (*train, *test)
 
 
 def _class_names(labels: Sequence[Array], place: str, task: str | None) -> tuple[str, ...]:
-    """All classes in order; none in regression."""
+    """Name all classes in order; none in regression."""
     kinds = {
         "text" if y.dtype.kind in "US" else "fraction" if y.dtype.kind == "f" else "whole" for y in labels
     }
     if len(kinds) > 1:
-        raise UserError(
+        raise DataError(
             f"{place}: labels are of different types, {', '.join(sorted({str(y.dtype) for y in labels}))}"
         )
     if is_regression(task, text="text" in kinds, fraction="fraction" in kinds, name=f"{place}, y,"):
         return ()
     if many := [y for y in labels if y.ndim != 1]:
-        raise UserError(f"{place}: class labels must be one a sample, not of shape {many[0].shape}")
+        raise DataError(f"{place}: class labels must be one a sample, not of shape {many[0].shape}")
     return numbered(np.concatenate(labels))[1]
 
 
 def _share(parts: Parts, names: tuple[str, ...], share: float, *, seed: int, client: ClientId) -> Share:
-    """One client's training and test samples, its classes numbered."""
+    """Split one client's samples into training and test samples, and number its classes."""
     ys = [numbered(y, names)[0] if names else _fractions(y) for y in parts[1::2]]
     if len(parts) == 4:
         return parts[0], ys[0], parts[2], ys[1]
@@ -147,7 +155,7 @@ def _share(parts: Parts, names: tuple[str, ...], share: float, *, seed: int, cli
 
 
 def _fractions(y: Array) -> Array:
-    """Targets as numbers that mean a regression."""
+    """Cast targets to floats, which mean a regression."""
     return y if y.dtype.kind == "f" else y.astype(np.float32)
 
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from pflego.data.blocks import Array
 from pflego.data.own.columns import Indices, integers, is_fractional, kind_of, numbers, words
 from pflego.data.problems import warn
-from pflego.data.schema import TaskName
-from pflego.errors import UserError
+from pflego.errors import DataError
+from pflego.learning.task import TaskName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ _FEW = 20  # different labels at which nothing is suspected
 
 @dataclass(frozen=True)
 class Labels:
-    """One a sample: ids of the classes that `names` has, len(names) for a class that is not among them; or numbers."""
+    """One per sample: ids of the classes that `names` has, len(names) for any class not among them; or numbers."""
 
     values: npt.NDArray[np.int64] | npt.NDArray[np.float64]
     names: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Labels:
 
 
 def class_name(value: object) -> str:
-    """What a class is called that was given as a number, a text or a truth value.
+    """Name a class that was given as a number, a text or a truth value.
 
     >>> class_name(3.0), class_name(True), class_name("yes")
     ('3', 'true', 'yes')
@@ -62,15 +62,15 @@ def numbered(values: Array, names: tuple[str, ...] = ()) -> tuple[Indices, tuple
 def is_regression(task: str | None, *, text: bool, fraction: bool, name: str) -> bool:
     """Decide what labels are: fractions are numbers to predict, all others classes, unless a task is named."""
     if task == "regression" and text:
-        raise UserError(f"{name} holds texts: a regression needs numbers")
+        raise DataError(f"{name} holds texts: a regression needs numbers")
     return fraction if task is None else task == "regression"
 
 
 def labels(name: str, column: pa.ChunkedArray, task: str | None, *, names: tuple[str, ...] = ()) -> Labels:
-    """Labels of a column that has no gaps; `names` are those of the classes, where they are known."""
+    """Read the labels of a column that has no gaps; `names` are those of the classes, where known."""
     kind, called = kind_of(column), f"the label column {name!r}"
     if kind not in ("number", "category"):
-        raise UserError(f"{called} {'holds pictures' if kind == 'image' else kind}")
+        raise DataError(f"{called} {'holds pictures' if kind == 'image' else kind}")
     if kind == "category":
         is_regression(task, text=True, fraction=False, name=called)
         found = words(column)
@@ -80,7 +80,7 @@ def labels(name: str, column: pa.ChunkedArray, task: str | None, *, names: tuple
         return Labels(np.where(codes < 0, len(names), codes), names)
     values = numbers(column)
     if values.shape[1] != 1:
-        raise UserError(f"{called} holds lists: one value a sample is needed")
+        raise DataError(f"{called} holds lists: one value a sample is needed")
     if is_regression(task, text=False, fraction=is_fractional(column), name=called):
         return Labels(values[:, 0])
     whole = integers(column)

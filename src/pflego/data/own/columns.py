@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pflego.errors import UserError
+from pflego.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +28,7 @@ class Words:
     names: tuple[str, ...]
 
     def among(self, names: tuple[str, ...]) -> Indices:
-        """The same as positions in other names; -1 where a value is missing or not one of them."""
+        """Map values to positions in other names; -1 where a value is missing or not one of them."""
         fold = str.lower if set(names) <= set(TRUTH) else str  # True, TRUE and true are one
         place = {name: position for position, name in enumerate(names)}
         return np.array([*(place.get(fold(name), -1) for name in self.names), -1])[self.codes]
@@ -70,7 +70,7 @@ def coarse_type(column: pa.ChunkedArray) -> str | None:
 
 
 def missing(column: pa.ChunkedArray) -> Mask:
-    """Where there is no value: nothing, NaN, a blank text."""
+    """Mask the rows that have no value: nothing, NaN, a blank text."""
     import pyarrow.compute as pc
     from pyarrow import types
 
@@ -86,7 +86,7 @@ def missing(column: pa.ChunkedArray) -> Mask:
 
 
 def numbers(column: pa.ChunkedArray) -> Floats:
-    """A column as numbers, (rows, width), NaN where one is missing; lists must be of one length."""
+    """Turn a column into numbers, (rows, width), NaN where one is missing; lists must be of one length."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -95,7 +95,7 @@ def numbers(column: pa.ChunkedArray) -> Floats:
         values = np.asarray(pc.cast(column, pa.float64(), safe=False), dtype=np.float64)
         return values.reshape(-1, 1)
     if len(pc.unique(pc.drop_null(pc.list_value_length(column)))) > 1:
-        raise UserError("holds lists of different lengths")
+        raise DataError("holds lists of different lengths")
     there = ~np.asarray(pc.is_null(column), dtype=bool)
     inside = numbers(pc.list_flatten(column))
     rows = np.full((len(column), inside.size // max(1, int(there.sum()))), np.nan)
@@ -104,7 +104,7 @@ def numbers(column: pa.ChunkedArray) -> Floats:
 
 
 def is_fractional(column: pa.ChunkedArray) -> bool:
-    """Whether numbers are of a type that has fractions."""
+    """Tell whether numbers are of a type that has fractions."""
     from pyarrow import types
 
     kind = _plain_type(column.type)
@@ -112,7 +112,7 @@ def is_fractional(column: pa.ChunkedArray) -> bool:
 
 
 def integers(column: pa.ChunkedArray) -> Indices | None:
-    """A column of whole numbers, exactly, without missing ones; None if it holds fractions or no numbers."""
+    """Read a column of whole numbers exactly, none missing; None if it holds fractions or no numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -126,7 +126,7 @@ def integers(column: pa.ChunkedArray) -> Indices | None:
 
 
 def words(column: pa.ChunkedArray) -> Words:
-    """A column of texts, or of yes and no, as positions in its sorted values; blanks around a text do not count."""
+    """Map a column of texts or truth values to positions in its sorted values; outer blanks do not count."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -142,7 +142,7 @@ def words(column: pa.ChunkedArray) -> Words:
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column without the wrappings of dictionaries and of types that others have defined."""
+    """Unwrap a column from dictionaries and from types that others have defined."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -168,7 +168,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether values of a type are lists."""
+    """Tell whether values of a type are lists."""
     from pyarrow import types
 
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from pflego.data.own.columns import Floats, Indices, kind_of, numbers, words
 from pflego.data.schema import Feature
-from pflego.errors import UserError
+from pflego.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 def standard(values: Floats) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of every column, of the values that are there; 1 where all are the same."""
+    """Compute mean and standard deviation of each column's known values; 1 where all are the same."""
     there = ~np.isnan(values)
     count = np.maximum(there.sum(axis=0), 1)
     mean = np.where(there, values, 0).sum(axis=0) / count
@@ -40,7 +40,7 @@ def encode(
     column: Callable[[str], pa.ChunkedArray],
     rows: Indices,
 ) -> npt.NDArray[np.float32]:
-    """Rows of columns as inputs, (rows, inputs). A missing number is filled with the mean."""
+    """Encode rows of columns as inputs, (rows, inputs). A missing number is filled with the mean."""
     x = np.zeros((len(rows), sum(feature.width for feature in features)), np.float32)
     start = 0
     for feature in features:
@@ -57,7 +57,7 @@ def _put(feature: Feature, column: pa.ChunkedArray, rows: Indices, inputs: npt.N
         return
     values = numbers(column)[rows]
     if values.shape[1] != feature.width:
-        raise UserError(f"holds lists of {values.shape[1]} numbers, not of {feature.width}")
+        raise DataError(f"holds lists of {values.shape[1]} numbers, not of {feature.width}")
     mean = np.array(feature.mean)
     values = np.where(np.isnan(values), mean, values)
     inputs[:] = (values - mean) / feature.scale if feature.scale else values

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pflego.data.blocks import Array
 from pflego.data.partition import Indices, by_owner
-from pflego.federation import ClientId
+from pflego.federation.roster import ClientId
 from pflego.randomness import numpy_generator
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -35,7 +35,7 @@ class Order:
         return int(empty[0]) if len(empty) else None
 
     def shares(self, x: Array, y: Array) -> list[Share]:
-        """Each client's parts of arrays that are in this order. Nothing is copied."""
+        """Split arrays that are in this order into each client's parts. Nothing is copied."""
         xs, ys = np.split(x, self.ends[:-1]), np.split(y, self.ends[:-1])
         return list(zip(xs[::2], ys[::2], xs[1::2], ys[1::2], strict=True))
 
@@ -74,8 +74,8 @@ def arrange(
 ) -> Order:
     """Put samples in the order of their owners; where nothing says which are for testing, draw a share."""
     rows, tests, ends = [], [], []
-    for id, own in zip(ids, by_owner(owners, len(ids)), strict=True):
-        for_test = test[own] if test is not None else held_out(kinds[own], share, seed=seed, client=id)
+    for client_id, own in zip(ids, by_owner(owners, len(ids)), strict=True):
+        for_test = test[own] if test is not None else held_out(kinds[own], share, seed=seed, client=client_id)
         rows += [own[~for_test], own[for_test]]
         tests += [np.sort(for_test)]
         ends += [len(own) - int(for_test.sum()), int(for_test.sum())]

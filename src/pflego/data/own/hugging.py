@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_c
 
 from pflego.data.own.layout import for_test, is_split
 from pflego.data.own.tables import Piece, Table, check_installed, join, without
-from pflego.errors import UserError
+from pflego.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,7 @@ class Dataset(Protocol):
 
     features: Mapping[str, object]
 
-    def with_format(self, type: str) -> Any:
+    def with_format(self, kind: str) -> Any:
         """Give it in a format, such as arrow."""
         ...
 
@@ -30,7 +30,7 @@ Datasets: TypeAlias = Dataset | Mapping[str, Dataset]
 
 
 def is_dataset(data: object) -> TypeGuard[Datasets]:
-    """Whether this is a data set, or several of them by name, such as train and test."""
+    """Tell whether this is a data set, or several of them by name, such as train and test."""
     return isinstance(data, Dataset) or (
         isinstance(data, Mapping)
         and len(data) > 0
@@ -39,11 +39,11 @@ def is_dataset(data: object) -> TypeGuard[Datasets]:
 
 
 def table(data: Datasets, drop: Sequence[str]) -> Table:
-    """A data set as a table, or its parts train and test as one. The names of classes are kept."""
+    """Turn a data set into a table, or its parts train and test into one. The names of classes are kept."""
     check_installed()
     parts = dict(data) if isinstance(data, Mapping) else {"the data set": data}
     if len(parts) > 1 and not is_split(list(parts), "the data set"):
-        raise UserError(
+        raise DataError(
             f"the data set has the parts {', '.join(parts)}: give one, or {{'train': ..., 'test': ...}}"
         )
     features = next(iter(parts.values())).features
@@ -56,7 +56,7 @@ def table(data: Datasets, drop: Sequence[str]) -> Table:
 
 
 def _class_names(feature: object) -> Sequence[str]:
-    """The names of the classes that a feature's numbers stand for; none of other features."""
+    """Name the classes that a feature's numbers stand for; none of other features."""
     return getattr(feature, "names", ()) if hasattr(feature, "int2str") else ()
 
 

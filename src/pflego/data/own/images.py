@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pflego.data.problems import warn
 from pflego.data.source import reading
-from pflego.errors import UserError
+from pflego.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,7 +25,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _GREY = {"1", "L"}
 _CLEAR = {"LA", "La", "PA", "RGBA", "RGBa"}  # with a transparency
-_DEEP = {"I", "F", "I;16", "I;16B", "I;16L", "I;16N"}  # more than 8 bits a pixel
+_DEEP = {"I", "F", "I;16", "I;16B", "I;16L", "I;16N"}  # more than 8 bits per pixel
 
 
 def parse_size(size: int | str | None) -> tuple[int, int] | None:
@@ -38,14 +38,14 @@ def parse_size(size: int | str | None) -> tuple[int, int] | None:
         return None
     sides = str(size).lower().split("x")
     if len(sides) > 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
-        raise UserError(f"size must be a number of pixels, or width x height such as 64x48, not {size!r}")
+        raise DataError(f"size must be a number of pixels, or width x height such as 64x48, not {size!r}")
     return int(sides[0]), int(sides[-1])
 
 
 def common_shape(
     pictures: Sequence[Picture], names: Sequence[object], size: tuple[int, int] | None = None
 ) -> tuple[int, ...]:
-    """The shape of every picture: (height, width) where all are grey, (height, width, 3) where one is not.
+    """Find the shape of every picture: (height, width) if all are grey, (height, width, 3) if one is not.
 
     Only their headers are looked at. Pictures of different sizes are refused, unless they are to be resized.
     """
@@ -53,7 +53,7 @@ def common_shape(
         headers = list(pool.map(_header, pictures, names))
     for name, (mode, _) in zip(names, headers, strict=True):
         if mode in _DEEP:
-            raise UserError(f"{name} has more than 8 bits a pixel (mode {mode}): convert it to 8 bits first")
+            raise DataError(f"{name} has more than 8 bits a pixel (mode {mode}): convert it to 8 bits first")
     if clear := sum(mode in _CLEAR for mode, _ in headers):
         warn(
             f"{clear} of {len(headers)} pictures have transparent parts, which are taken as if they were not"
@@ -61,7 +61,7 @@ def common_shape(
     first, wanted = names[0], size or headers[0][1]
     for name, (_, found) in zip(names, headers, strict=True):
         if size is None and found != wanted:
-            raise UserError(
+            raise DataError(
                 f"{first} is {wanted[0]}x{wanted[1]} pixels, but {name} {found[0]}x{found[1]}: "
                 f"say a size for all, such as size='{wanted[0]}x{wanted[1]}' (--size)"
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pflego.data.own import tables
-from pflego.errors import UserError
+from pflego.errors import DataError
 
 Format: TypeAlias = Literal["table", "npz", "image"]
 
@@ -46,12 +46,12 @@ def format_of(path: Path) -> Format | None:
 
 
 def name_of(path: Path) -> str:
-    """A file's name without its suffix."""
+    """Return a file's name without its suffix."""
     return path.name.removesuffix(path.name[-len(end) :] if (end := tables.suffix(path)) else path.suffix)
 
 
 def for_test(word: object) -> bool | None:
-    """Whether a word such as train or test means testing; None: it means neither.
+    """Tell whether a word such as train or test means testing; None: it means neither.
 
     >>> for_test("Test"), for_test("training"), for_test("ward")
     (True, False, None)
@@ -60,12 +60,12 @@ def for_test(word: object) -> bool | None:
 
 
 def is_split(words: Sequence[object], place: str) -> bool:
-    """Whether these words say what is for training and what for testing; refuse a third part beside them."""
+    """Tell whether these words say what is for training and what for testing; refuse any third part."""
     known = {for_test(word) for word in words}
     if known <= {True, False}:
         return bool(known)
     if (third := {str(word) for word in words if str(word).strip().lower() in _NEITHER}) and known != {None}:
-        raise UserError(
+        raise DataError(
             f"{place} has {', '.join(sorted(third))} beside train and test: there is training and testing here, "
             f"and nothing between; leave it out, or call it test"
         )
@@ -81,13 +81,13 @@ def explore(folder: Path) -> Layout:
     ]
     formats = Counter(found for path in files if (found := format_of(path)))
     if not formats:
-        raise UserError(f"{folder} holds no CSV, Parquet, .npz or image files")
+        raise DataError(f"{folder} holds no CSV, Parquet, .npz or image files")
     if len(formats) > 1:
         counts = ", ".join(f"{count} {name} files" for name, count in formats.most_common())
-        raise UserError(f"{folder} holds {counts}: give each kind a folder of its own")
-    format = next(iter(formats))
+        raise DataError(f"{folder} holds {counts}: give each kind a folder of its own")
+    file_format = next(iter(formats))
     chosen = [path for path in files if format_of(path)]
-    named = [_names(path.relative_to(folder), format) for path in chosen]
+    named = [_names(path.relative_to(folder), file_format) for path in chosen]
     level = next((level for level in range(min(map(len, named))) if _says_split(named, level, folder)), None)
     places = [Place(path, names) for path, names in zip(chosen, named, strict=True)]
     if level is not None:
@@ -100,11 +100,11 @@ def explore(folder: Path) -> Layout:
             )
             for place in places
         ]
-    return Layout(format, places, len(files) - len(chosen))
+    return Layout(file_format, places, len(files) - len(chosen))
 
 
-def _names(path: Path, format: Format) -> tuple[str, ...]:
-    return path.parent.parts if format == "image" else (*path.parent.parts, name_of(path))
+def _names(path: Path, file_format: Format) -> tuple[str, ...]:
+    return path.parent.parts if file_format == "image" else (*path.parent.parts, name_of(path))
 
 
 def _says_split(named: Sequence[tuple[str, ...]], level: int, folder: Path) -> bool:

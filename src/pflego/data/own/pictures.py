@@ -13,7 +13,7 @@ from pflego.data.own.holdout import arrange
 from pflego.data.own.layout import Place
 from pflego.data.own.pool import Pool, Reading
 from pflego.data.schema import Schema
-from pflego.errors import UserError
+from pflego.errors import DataError
 
 _OF_TABLES = ["label", "task", "drop", "scale", "gaps"]
 
@@ -23,16 +23,16 @@ def pool(places: Sequence[Place], folder: Path, wanted: Reading, *, seed: int) -
     wanted.refuse(_OF_TABLES, f"for tables, and {folder} holds pictures")
     if len({len(place.names) > 1 for place in places}) > 1 or not all(place.names for place in places):
         odd = min(places, key=lambda place: len(place.names))
-        raise UserError(f"{odd.path} does not lie in a folder client/class, as pictures must")
+        raise DataError(f"{odd.path} does not lie in a folder client/class, as pictures must")
     known = wanted.known()
     if known is not None:
         wanted.refuse(["size"], "said by the schema already")
     if known is not None and known.kind != "images":
-        raise UserError(f"{folder} holds pictures, but the schema is one of {known.kind}")
+        raise DataError(f"{folder} holds pictures, but the schema is one of {known.kind}")
     classes, names = numbered(np.array([p.names[-1] for p in places]), known.class_names if known else ())
     if (classes == len(names)).any():
         strange = places[int((classes == len(names)).argmax())]
-        raise UserError(
+        raise DataError(
             f"{strange.path}: {strange.names[-1]!r} is no class of the schema; it has {', '.join(names)}"
         )
     ids, owners = np.unique(["/".join(place.names[:-1]) for place in places], return_inverse=True)
@@ -42,7 +42,7 @@ def pool(places: Sequence[Place], folder: Path, wanted: Reading, *, seed: int) -
         testing = np.array([bool(place.test) for place in places])
     order = arrange(owners, ids.tolist(), classes, test=testing, share=wanted.share, seed=seed)
     if order.untrained is not None:
-        raise UserError(
+        raise DataError(
             f"{folder}: client {str(ids[order.untrained])!r} has no picture to train on: leave it out"
         )
     paths = [place.path for place in places]

@@ -5,46 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from pflego.data.own.holdout import TEST_SHARE, Share
 from pflego.data.own.images import parse_size
 from pflego.data.schema import Schema
-from pflego.errors import UserError, check_choice
-from pflego.federation import ClientId
+from pflego.errors import DataError
+from pflego.federation.roster import ClientId
+from pflego.learning.task import TaskName
 
-TASKS = ["classification", "regression"]
-GAPS = ["refuse", "drop", "mean"]
+Gaps: TypeAlias = Literal["refuse", "drop", "mean"]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How data of your own are to be read, as `pflego.load` explains it; None where it is not said."""
+    """How data of your own are to be read, as `pflego.load` explains it; None where it is not given."""
 
     label: str | None = None
-    task: str | None = None
+    task: TaskName | None = None
     test_share: float | None = None
     drop: Sequence[str] | None = None
     scale: bool | None = None
-    gaps: str | None = None
+    gaps: Gaps | None = None
     size: int | str | None = None
     schema: str | Path | Schema | None = None
 
     def __post_init__(self) -> None:
-        if self.task is not None:
-            check_choice("task", self.task, TASKS)
-        if self.gaps is not None:
-            check_choice("gaps", self.gaps, GAPS)
-        share = self.test_share
-        if share is not None and (
-            isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1
-        ):
-            raise UserError(f"test_share must be a number from 0 to less than 1, not {share!r}")
-        if self.scale is not None and not isinstance(self.scale, bool):
-            raise UserError(f"scale must be true or false, not {self.scale!r}")
-        if self.drop is not None and (
-            isinstance(self.drop, str) or not all(isinstance(name, str) for name in self.drop)
-        ):
-            raise UserError(f"drop must be a list of columns, not {self.drop!r}")
         parse_size(self.size)
 
     @property
@@ -53,13 +39,13 @@ class Reading:
         return TEST_SHARE if self.test_share is None else self.test_share
 
     def known(self) -> Schema | None:
-        """The schema that others have made, if one is named."""
+        """Return the schema that others have made, if one is named."""
         if self.schema is None or isinstance(self.schema, Schema):
             return self.schema
         return Schema.open(self.schema)
 
     def settings(self, **resolved: object) -> dict[str, object]:
-        """What was asked for and what became of it, as far as it can be written down."""
+        """Return what was asked for and what became of it, as far as it can be written down."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         if isinstance(self.schema, Schema):
             del given["schema"]
@@ -76,7 +62,7 @@ class Reading:
         """Refuse settings that do not apply."""
         for name in names:
             if getattr(self, name) is not None:
-                raise UserError(f"{name} is {why}: leave it out")
+                raise DataError(f"{name} is {why}: leave it out")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pflego.data.own.layout import is_split
 from pflego.data.own.tables import Table
 from pflego.data.problems import listed, warn
 from pflego.data.schema import Feature, Schema
-from pflego.errors import UserError
+from pflego.errors import DataError, UserError
 
 LABELS = ["label", "target", "y", "class"]  # what a column of labels is called, if nothing is said
 SPLIT = "split"  # what a column of train and test is called
@@ -53,15 +53,15 @@ def roles_of(
     """Find out what each column is for, from what was said, a schema, or its name."""
     columns = table.columns
     if known is not None and not known.features:
-        raise UserError(f"{place} is a table, but the schema is one of {known.kind}")
+        raise DataError(f"{place} is a table, but the schema is one of {known.kind}")
     label = label or (known.label if known else None) or _usual_label(columns, place)
     if client is None and known is not None and known.client in columns:
         client = known.client
     for name in (label, client):
         if name is not None and name not in columns:
-            raise UserError(f"{place} has no column {name!r}; it has {listed(columns)}")
+            raise DataError(f"{place} has no column {name!r}; it has {listed(columns)}")
     if client == label:
-        raise UserError(f"{place}: {label!r} cannot be the column of labels and of clients at once")
+        raise DataError(f"{place}: {label!r} cannot be the column of labels and of clients at once")
     features = [name for name in columns if name not in (label, client)]
     split = None
     if SPLIT in features and (known is None or SPLIT not in {feature.name for feature in known.features}):
@@ -72,7 +72,7 @@ def roles_of(
     if known is not None:
         features = _of_schema(features, place, known)
     if not features:
-        raise UserError(f"{place} has no column left to learn from; it has {listed(columns)}")
+        raise DataError(f"{place} has no column left to learn from; it has {listed(columns)}")
     return Roles(client, label, split, features)
 
 
@@ -116,7 +116,7 @@ def misfit(table: Table, features: Sequence[Feature]) -> list[str]:
 
 
 def gaps(table: Table, names: Sequence[str]) -> dict[str, Mask]:
-    """Where values are missing, by column; only columns that miss any."""
+    """Map column to the mask of its missing values; only columns that miss any."""
     masks = {name: missing(table.data.column(name)) for name in names}
     return {name: mask for name, mask in masks.items() if mask.any()}
 
@@ -138,7 +138,7 @@ def drop(names: Sequence[str]) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number, be it with a decimal comma."""
+    """Tell whether a text is a number, be it with a decimal comma."""
     try:
         float(text.replace(",", "."))
     except ValueError:
@@ -154,7 +154,7 @@ def _usual_label(columns: Sequence[str], place: str) -> str:
     hint = ""
     if all(is_number(name) for name in columns):
         hint = " (the first line of a CSV file must name its columns)"
-    raise UserError(
+    raise DataError(
         f"{place}: {why}: say which it is with label=... (--label); the columns are {listed(columns)}{hint}"
     )
 
@@ -162,7 +162,7 @@ def _usual_label(columns: Sequence[str], place: str) -> str:
 def _of_schema(features: Sequence[str], place: str, known: Schema) -> list[str]:
     wanted = [feature.name for feature in known.features]
     if absent := [name for name in wanted if name not in features]:
-        raise UserError(f"{place} has no column {listed(absent)}, which the schema asks for")
+        raise DataError(f"{place} has no column {listed(absent)}, which the schema asks for")
     if others := [name for name in features if name not in wanted]:
         warn(f"{place}: the schema has no column {listed(others)}: not taken as inputs")
     return wanted

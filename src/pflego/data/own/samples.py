@@ -16,17 +16,17 @@ from pflego.data.own.tables import Piece, how_written, read_files
 from pflego.data.problems import listed
 from pflego.data.schema import Samples, Schema
 from pflego.data.source import reading
-from pflego.errors import UserError
+from pflego.errors import DataError
 
 
 def read(schema: Schema, path: Path) -> Samples:
     """Read a file, or a folder of client files or of pictures."""
     if not path.exists():
-        raise UserError(f"there is no file or folder {path}")
+        raise DataError(f"there is no file or folder {path}")
     layout = explore(path) if path.is_dir() else None
     places = [Place(path, ())] if layout is None else layout.places
     if len({place.test for place in places}) > 1:
-        raise UserError(f"{path} holds data for training and for testing: name the folder of one of them")
+        raise DataError(f"{path} holds data for training and for testing: name the folder of one of them")
     match layout.format if layout else format_of(path):
         case "table" if schema.features:
             return _table(schema, path, places)
@@ -36,7 +36,7 @@ def read(schema: Schema, path: Path) -> Samples:
             return _arrays(schema, places)
         case "image" if schema.dtype == "uint8" and len(schema.shape) in (2, 3) and not schema.features:
             return _pictures(schema, path, places)
-    raise UserError(f"{path}: the model was trained on {_trained_on(schema)}, which it does not hold")
+    raise DataError(f"{path}: the model was trained on {_trained_on(schema)}, which it does not hold")
 
 
 def _table(schema: Schema, path: Path, places: Sequence[Place]) -> Samples:
@@ -45,14 +45,14 @@ def _table(schema: Schema, path: Path, places: Sequence[Place]) -> Samples:
 
     def choose(names: list[str], file: Path) -> list[str]:
         if absent := [name for name in wanted if name not in names]:
-            raise UserError(f"{file} has no column {listed(absent)}, which the model needs")
+            raise DataError(f"{file} has no column {listed(absent)}, which the model needs")
         return [*wanted, *(name for name in (schema.label, schema.client) if name in names)]
 
     table = read_files(pieces, choose, texts=schema.categorical)
     if problems := misfit(table, schema.features):
-        raise UserError(f"{path}: {problems[0]}")
+        raise DataError(f"{path}: {problems[0]}")
     if holes := gaps(table, [name for name in table.columns if name not in wanted or not schema.fill]):
-        raise UserError(f"{path}: values are missing, {counted(table, holes)}: fill them first")
+        raise DataError(f"{path}: values are missing, {counted(table, holes)}: fill them first")
     rows = np.arange(table.data.num_rows)
     y = None
     if schema.label in table.columns:
@@ -84,31 +84,31 @@ def _archive(schema: Schema, path: Path) -> tuple[Array, Array | None]:
     with reading(path), np.load(path, allow_pickle=False) as archive:
         end = next((end for end in ("", "_test") if f"x{end}" in archive), None)
         if end is None:
-            raise UserError(
+            raise DataError(
                 f"{path} has {', '.join(archive)}; it needs x, and y if labels are known, or x_test and y_test"
             )
         x = _as_trained_on(schema, archive[f"x{end}"], path)
         y = _numbers(schema, archive[f"y{end}"]) if f"y{end}" in archive else None
     if y is not None and len(y) != len(x):
-        raise UserError(f"{path}: {len(x)} inputs, but {len(y)} labels")
+        raise DataError(f"{path}: {len(x)} inputs, but {len(y)} labels")
     return x, y
 
 
 def _plain_numbers(schema: Schema, path: Path) -> Samples:
-    """A CSV file of numbers alone, a sample a row, with or without a line of names."""
+    """Read a CSV file of numbers alone, one sample per row, with or without a line of names."""
     with reading(path):
         names, delimiter, _ = how_written(path)
         values = np.loadtxt(
             path, delimiter=delimiter, skiprows=0 if all(map(is_number, names)) else 1, ndmin=2
         )
     if values.shape[1] != schema.inputs:
-        raise UserError(f"{path} has {values.shape[1]} numbers a row, but a sample has {schema.inputs}")
+        raise DataError(f"{path} has {values.shape[1]} numbers a row, but a sample has {schema.inputs}")
     x = _as_trained_on(schema, values.reshape(-1, *schema.shape), path)
     return Samples(x, None, None, range(1, len(x) + 1))
 
 
 def _pictures(schema: Schema, folder: Path, places: Sequence[Place]) -> Samples:
-    """Pictures in no folder, or in one of their class or client, or in client/class."""
+    """Read pictures in no folder, or in one of their class or client, or in client/class."""
     paths = [place.path for place in places]
     depth = min(len(place.names) for place in places)
     last = np.array([place.names[-1] if place.names else "" for place in places])
@@ -124,19 +124,19 @@ def _pictures(schema: Schema, folder: Path, places: Sequence[Place]) -> Samples:
 
 
 def _as_trained_on(schema: Schema, x: Array, path: Path) -> Array:
-    """Inputs of the shape and type that a model knows."""
+    """Cast inputs to the type that a model knows; refuse another shape."""
     if x.shape[1:] != schema.shape:
-        raise UserError(
+        raise DataError(
             f"{path} has samples of shape {x.shape[1:]}, but the model was trained on {schema.shape}"
         )
     wanted = np.dtype(schema.dtype)
     if wanted == np.uint8 and not np.isin(x, np.arange(256)).all():
-        raise UserError(f"{path} has {x.dtype} inputs, but the model was trained on bytes, 0 to 255")
+        raise DataError(f"{path} has {x.dtype} inputs, but the model was trained on bytes, 0 to 255")
     return x.astype(wanted, copy=False)
 
 
 def _numbers(schema: Schema, y: Array) -> Array:
-    """Labels of an array as class ids, or as numbers."""
+    """Turn the labels of an array into class ids, or into numbers."""
     if schema.task == "regression":
         return y.astype(np.float32)
     by_name = y.dtype.kind in "US" or all(map(is_number, schema.class_names))

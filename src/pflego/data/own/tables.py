@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pflego.data.own.columns import Indices, Mask, coarse_type
 from pflego.data.problems import listed
 from pflego.data.source import reading
-from pflego.errors import UserError
+from pflego.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +79,7 @@ class Table:
         return replace(self, data=self.data.filter(pa.array(~rows)), kept=kept)
 
     def each(self, values: Iterable[object]) -> npt.NDArray[np.generic]:
-        """A value for every row, from one for every piece."""
+        """Repeat the value of every piece for each of its rows."""
         rows = np.repeat(np.array(list(values)), [piece.rows for piece in self.pieces])
         return rows if self.kept is None else rows[self.kept]
 
@@ -89,7 +89,7 @@ class Table:
 
 
 def suffix(path: Path) -> str:
-    """The end of a table's name, such as .csv or .csv.gz; nothing if it is none."""
+    """Return the end of a table's name, such as .csv or .csv.gz; nothing if it is none."""
     return next((end for end in SUFFIXES if path.name.lower().endswith(end)), "")
 
 
@@ -110,7 +110,7 @@ def read_files(
             (first, path, set(table.column_names) - set(names)),
         ]:
             if absent:
-                raise UserError(
+                raise DataError(
                     f"{one} has no column {', '.join(map(repr, sorted(absent)))}, which {other} has: "
                     f"give all files the same columns, or leave some out (drop)"
                 )
@@ -135,9 +135,9 @@ def from_arrow(data: ArrowTable, drop: Collection[str]) -> Table:
 
 
 def without(drop: Collection[str], names: Sequence[str], place: object) -> list[str]:
-    """The names that are left when some are dropped; refuse one that is not there."""
+    """Return the names that are left when some are dropped; refuse one that is not there."""
     if absent := [name for name in drop if name not in names]:
-        raise UserError(f"{place} has no column {absent[0]!r} to drop; it has {listed(names)}")
+        raise DataError(f"{place} has no column {absent[0]!r} to drop; it has {listed(names)}")
     return [name for name in names if name not in drop]
 
 
@@ -148,7 +148,7 @@ def join(tables: Sequence[pa.Table], place: object) -> pa.Table:
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
-        raise UserError(f"{place}: a column has different types of values: {error}") from error
+        raise DataError(f"{place}: a column has different types of values: {error}") from error
 
 
 def check_installed() -> None:
@@ -156,7 +156,7 @@ def check_installed() -> None:
     try:
         import pyarrow  # noqa: F401
     except ModuleNotFoundError as error:
-        raise UserError("for tables: pip install 'pflego[tables]'") from error
+        raise DataError("for tables: pip install 'pflego[tables]'") from error
 
 
 def _read(path: Path, choose: Callable[[list[str], Path], list[str]], texts: Collection[str]) -> pa.Table:
@@ -177,7 +177,7 @@ def _read(path: Path, choose: Callable[[list[str], Path], list[str]], texts: Col
         written = {name.strip(): name for name in names}
         if len(written) < len(names):
             twice = Counter(name.strip() for name in names).most_common(1)[0][0]
-            raise UserError(f"{path} has two columns called {twice!r}")
+            raise DataError(f"{path} has two columns called {twice!r}")
         chosen = choose(list(written), path)
         table = arrow.read_csv(
             path,
@@ -194,12 +194,12 @@ def _read(path: Path, choose: Callable[[list[str], Path], list[str]], texts: Col
 
 
 def how_written(path: Path) -> tuple[list[str], str, str]:
-    """The names in the first line, what stands between values, and how the decimals of a number are set off."""
+    """Return the names in the first line, the delimiter between values, and the decimal separator."""
     unpack = gzip.open if path.name.lower().endswith(".gz") else open
     with unpack(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as text:
         lines = [line for line in islice(text, _SOME) if line.strip()]
     if not lines:
-        raise UserError(f"{path} is empty")
+        raise DataError(f"{path} is empty")
     delimiter = max(_BETWEEN[suffix(path)], key=lines[0].count)
     names, *rows = csv.reader(lines, delimiter=delimiter)
     points = {found[1] for row in rows for value in row if (found := _DECIMAL.fullmatch(value.strip()))}

@@ -16,10 +16,10 @@ from pflego.data.own.layout import for_test, name_of
 from pflego.data.own.pool import Pool, Reading
 from pflego.data.own.roles import Roles, counted, gaps, misfit, roles_of, unfit
 from pflego.data.own.tables import Table
-from pflego.data.problems import DataError, warn
+from pflego.data.problems import DataProblems, warn
 from pflego.data.schema import Feature, Schema
-from pflego.errors import UserError
-from pflego.federation import ClientId
+from pflego.errors import DataError, UserError
+from pflego.federation.roster import ClientId
 
 
 def pool(table: Table, place: str, wanted: Reading, column: str | None, *, seed: int) -> Pool:
@@ -31,7 +31,7 @@ def pool(table: Table, place: str, wanted: Reading, column: str | None, *, seed:
     problems = misfit(table, known.features) if known else unfit(table, roles.features)
     table = _close_gaps(table, roles, wanted.gaps or ("mean" if known and known.fill else "refuse"), problems)
     if problems:
-        raise DataError([f"{place}: {problem}" for problem in problems])
+        raise DataProblems([f"{place}: {problem}" for problem in problems])
     ids, owners = clients(table, place, roles.client)
     found = _labels(table, place, roles.label, wanted.task, known)
     testing = _testing(table, roles)
@@ -41,7 +41,7 @@ def pool(table: Table, place: str, wanted: Reading, column: str | None, *, seed:
     order = arrange(owners, ids or alone, found.kinds, test=testing, share=wanted.share, seed=seed)
     if (untrained := order.untrained) is not None:
         who = place if ids is None else f"{place}: client {ids[untrained]!r}"
-        raise UserError(f"{who} has nothing to train on: leave its rows out, or give it some for training")
+        raise DataError(f"{who} has nothing to train on: leave its rows out, or give it some for training")
     schema = known or _schema(table, roles, found, order, wanted)
     x, y = inputs(schema, table, order.rows), targets(schema, found)[order.rows]
     resolved: dict[str, object] = {"column": roles.client}
@@ -55,21 +55,21 @@ def pool(table: Table, place: str, wanted: Reading, column: str | None, *, seed:
 
 
 def inputs(schema: Schema, table: Table, rows: Indices) -> Array:
-    """Rows of a table as a schema has them, (rows, ...)."""
+    """Encode rows of a table as a schema has them, (rows, ...)."""
     if schema.kind == "images":
         return images.decode(*_pictures(table, schema.features[0].name, rows), schema.shape)
     return encode(schema.features, table.data.column, rows)
 
 
 def targets(schema: Schema, found: Labels) -> Array:
-    """Labels as a schema has them: class ids, or numbers on its scale."""
+    """Encode labels as a schema has them: class ids, or numbers on its scale."""
     if schema.task == "classification":
         return found.values
     return ((found.values - schema.label_mean) / schema.label_scale).astype(np.float32)
 
 
 def clients(table: Table, place: object, column: str | None) -> tuple[list[ClientId] | None, Indices]:
-    """The ids of the clients, and whose each row is: by a column, or by files. No ids where nothing says it."""
+    """Return the clients' ids, if known, and the owner of each row: by a column, or by files."""
     if column is not None:
         values = table.data.column(column)
         if kind_of(values) == "category":
@@ -77,7 +77,7 @@ def clients(table: Table, place: object, column: str | None) -> tuple[list[Clien
             return list(found.names), found.codes
         whole = integers(values)
         if whole is None:
-            raise UserError(f"{place}: column {column!r} cannot name clients: texts or whole numbers do")
+            raise DataError(f"{place}: column {column!r} cannot name clients: texts or whole numbers do")
         numbers, owners = np.unique(whole, return_inverse=True)
         return numbers.tolist(), owners
     names = sorted({piece.client for piece in table.pieces if piece.client is not None})
@@ -157,10 +157,10 @@ def _labels(table: Table, place: str, name: str, task: str | None, known: Schema
             return found
         found = labels(name, column, known.task, names=known.class_names)
     except UserError as error:
-        raise UserError(f"{place}: {error}") from error
+        raise DataError(f"{place}: {error}") from error
     if known.task == "classification" and (strange := found.values == len(known.class_names)).any():
         row = int(strange.argmax())
-        raise UserError(
+        raise DataError(
             f"{table.row(row)}: the label {column[row].as_py()!r} is no class of the schema; "
             f"it has {', '.join(known.class_names)}"
         )
@@ -168,7 +168,7 @@ def _labels(table: Table, place: str, name: str, task: str | None, known: Schema
 
 
 def _testing(table: Table, roles: Roles) -> Mask | None:
-    """Which rows are for testing, where a column or a file's place says it."""
+    """Mask the rows that are for testing, where a column or a file's place says it."""
     if roles.split is not None:
         found = words(table.data.column(roles.split))
         said = np.array([bool(for_test(name)) for name in found.names])[found.codes]
@@ -180,7 +180,7 @@ def _testing(table: Table, roles: Roles) -> Mask | None:
 
 
 def _pictures(table: Table, name: str, rows: Indices) -> tuple[list[images.Picture], list[str]]:
-    """What a column of pictures holds: bytes, or the path of a file."""
+    """Read a column of pictures: their bytes or the paths of their files, and what each is called."""
     column = table.data.column(name).take(rows).to_pylist()
     pictures = [cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]) for cell in column]
     return pictures, [cell["path"] or table.row(int(row)) for cell, row in zip(column, rows, strict=True)]

@@ -12,7 +12,7 @@ from pflego.data.sets.catalogue import CATALOGUE, Entry
 from pflego.data.sets.download import fetch
 from pflego.data.sets.embedded import EMBEDDED
 from pflego.data.source import Source
-from pflego.errors import FolderError, UserError, unknown
+from pflego.errors import DataError, FolderError, UserError, unknown
 
 
 def data_set(
@@ -66,11 +66,11 @@ def get(name: str, *, data_dir: str | Path | None = None) -> Source:
     except FolderError:
         raise
     except UserError as error:
-        raise UserError(
+        raise DataError(
             f"cannot download {name}: {error}. {_by_hand(entry, data_folder(data_dir))}"
         ) from error
     if (source := entry.find(cache_dir())) is None:
-        raise UserError(f"{folder} disappeared while {name} was downloaded: try again")
+        raise DataError(f"{folder} disappeared while {name} was downloaded: try again")
     return source
 
 
@@ -89,4 +89,4 @@ def _by_hand(entry: Entry, folder: Path | None) -> str:
 def _refuse_preparation(name: str, split: str | None, rotations: int | None) -> None:
     for setting, value in [("split", split), ("rotations", rotations)]:
         if value is not None:
-            raise UserError(f"{setting} is for omniglot alone: leave it out for {name}")
+            raise DataError(f"{setting} is for omniglot alone: leave it out for {name}")

@@ -21,7 +21,7 @@ import numpy as np
 
 from pflego.data.blocks import BLOCK, Array, Blocks
 from pflego.data.source import Source
-from pflego.errors import UserError
+from pflego.errors import DataError
 
 _FORMAT = 1
 _NAMES = "arrays.json"  # of all arrays: somebody may tidy up the cache and take some of them away
@@ -53,7 +53,7 @@ def arrays(name: str, source: Source) -> dict[str, Array]:
         )
         return source.arrays()
     if (kept := _open(folder)) is None:
-        raise UserError(f"the cache {folder} disappeared while {name} was read: try again")
+        raise DataError(f"the cache {folder} disappeared while {name} was read: try again")
     return kept
 
 

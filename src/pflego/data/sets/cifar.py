@@ -83,7 +83,7 @@ def _arrays(batches: list[Batch]) -> Iterator[tuple[str, Blocks]]:
 
 
 def _decode_binary(content: bytes) -> Batch:
-    """A byte of label, then the pixels, a row an image."""
+    """Decode one row per image: a byte of label, then the pixels."""
     if len(content) % (1 + _PIXELS):
         raise ValueError(f"its length is no multiple of {1 + _PIXELS} bytes, it is cut short")
     rows = np.frombuffer(content, np.uint8).reshape(-1, 1 + _PIXELS)
@@ -91,7 +91,7 @@ def _decode_binary(content: bytes) -> Batch:
 
 
 def _decode_pickle(content: bytes) -> Batch:
-    """A dictionary of data (images, 3072) and labels, pickled by Python 2."""
+    """Decode a dictionary of data (images, 3072) and labels, pickled by Python 2."""
     batch = _Unpickler(BytesIO(content), encoding="latin1").load()
     pixels, labels = np.asarray(batch["data"]), np.asarray(batch["labels"])
     if pixels.dtype != np.uint8 or pixels.shape != (len(labels), _PIXELS):

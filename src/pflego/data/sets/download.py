@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
-from pflego.errors import FolderError, UserError
+from pflego.errors import DataError, FolderError
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -94,7 +94,7 @@ def _fetch(remote: Remote, folder: Path, tell: Tell) -> None:
             else:
                 return
         reasons.append(reason)
-    raise UserError("; ".join(reasons))
+    raise DataError("; ".join(reasons))
 
 
 class _Transfer:

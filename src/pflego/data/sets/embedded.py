@@ -14,7 +14,7 @@ from pflego.randomness import numpy_generator
 
 
 def digits() -> DataSet:
-    """1,797 handwritten digits of 8x8 grey levels, as 64 numbers from 0 to 1; a fifth of them for testing."""
+    """Load 1,797 handwritten digits of 8x8 grey levels, as 64 numbers from 0 to 1; a fifth is for testing."""
     found = find_spec("sklearn")
     folders = [] if found is None else found.submodule_search_locations or []
     files = [file for folder in folders if (file := Path(folder, "datasets/data/digits.csv.gz")).is_file()]
@@ -29,7 +29,7 @@ def digits() -> DataSet:
 
 
 def diabetes() -> DataSet:
-    """442 patients, 10 measurements each; the progress of their diabetes a year later, standardised."""
+    """Load 442 patients, 10 measurements each; the progress of their diabetes a year later, standardised."""
     from sklearn.datasets import load_diabetes
 
     bunch = load_diabetes()

@@ -26,7 +26,7 @@ class Line:
 
 
 def listing(data_dir: str | Path | None = None) -> Iterator[Line]:
-    """Give a line a data set: those known by name, then other .npz files of the data folder.
+    """Give one line per data set: those known by name, then other .npz files of the data folder.
 
     Of a .npz file the samples are counted, since it may hold a part of what was published.
     """

@@ -12,11 +12,11 @@ from pflego.data.blocks import Blocks
 from pflego.data.dataset import ARRAYS, column_names
 from pflego.data.sets import omniglot
 from pflego.data.source import Source, reading
-from pflego.errors import UserError
+from pflego.errors import DataError
 
 
 def source(path: Path) -> Source:
-    """A .npz file as the source of a data set."""
+    """Make a .npz file the source of a data set."""
     return Source([path], partial(_read, path))
 
 
@@ -43,7 +43,7 @@ def _read(path: Path) -> Iterator[tuple[str, Blocks]]:
         drawings = "images" in archive and "x_train" not in archive
         wanted = omniglot.PACKED if drawings else ARRAYS
         if absent := [key for key in wanted if key not in archive]:
-            raise UserError(f"{path} has no {', '.join(absent)}; it needs {', '.join(wanted)}")
+            raise DataError(f"{path} has no {', '.join(absent)}; it needs {', '.join(wanted)}")
         if drawings:
             yield from omniglot.unpack({key: archive[key] for key in wanted})
             return

@@ -1,6 +1,6 @@
 """Omniglot: 50 alphabets, 1,623 characters, 20 drawings of each; 105x105 pixels, here 28x28, ink bright.
 
-One file holds all of it in a format of our own: omniglot.npz, a row a drawing, `images` (105, 14) bytes = 105x105
+One file holds all of it in a format of our own: omniglot.npz, one row per drawing, `images` (105, 14) bytes = 105x105
 bits packed along the last axis, 1 = ink; `alphabet` into `alphabet_names`; `character` from 0, over all alphabets.
 """
 
@@ -20,14 +20,13 @@ import numpy.typing as npt
 from pflego.data.blocks import Array, Blocks
 from pflego.data.dataset import DataSet
 from pflego.data.source import Source, reading
-from pflego.errors import UserError, check_choice, check_positive
+from pflego.errors import DataError
 from pflego.randomness import numpy_generator
 
 Bytes = npt.NDArray[np.uint8]
 
 ALPHABET = "alphabet"
 PACKED = ["images", "alphabet", "character", "alphabet_names"]
-SPLITS = ["drawing", "paper"]
 ROTATIONS = 4
 
 _PARTS = ["images_background", "images_evaluation"]
@@ -91,14 +90,8 @@ def divide(arrays: Mapping[str, Array], *, split: str | None, rotations: int | N
     split="drawing" sets aside drawings, then rotates; split="paper" rotates first, as the authors did, so that
     rotations of one drawing fall on both sides.
     """
-    split = split or SPLITS[0]
-    check_choice("split", split, SPLITS)
+    split = split or "drawing"
     rotations = ROTATIONS if rotations is None else rotations
-    check_positive("rotations", rotations, whole=True)
-    if rotations > ROTATIONS:
-        raise UserError(
-            f"rotations must be from 1 to {ROTATIONS}, by 0, 90, 180 and 270 degrees, not {rotations}"
-        )
     images, character = np.asarray(arrays["images"]), np.asarray(arrays["character"], np.int64)
     x = np.stack(
         [np.rot90(images, k, axes=(1, 2)) for k in range(rotations)], axis=1
@@ -151,7 +144,7 @@ def _read_images(files: list[Path]) -> Iterator[tuple[str, Blocks]]:
 
 
 def _drawings(path: Path, part: int) -> Iterator[_Drawing]:
-    """The images of one part, each at <alphabet>/character<nn>/<number>_<drawing>.png."""
+    """Read the images of one part, each at <alphabet>/character<nn>/<number>_<drawing>.png."""
     count = 0
     for name, content in _images(path):
         if found := _NAME.match(name.name):
@@ -159,7 +152,7 @@ def _drawings(path: Path, part: int) -> Iterator[_Drawing]:
             with reading(path / name):
                 yield _Drawing(int(found[1]), int(found[2]), part, name.parent.parent.name, _pack(content))
     if not count:
-        raise UserError(f"{path} has no drawings, <alphabet>/character01/0001_01.png and so on")
+        raise DataError(f"{path} has no drawings, <alphabet>/character01/0001_01.png and so on")
 
 
 def _images(path: Path) -> Iterator[tuple[Path, bytes]]:

@@ -103,7 +103,7 @@ function confusion(answers) {
     "div",
     {},
     make("h4", {}, "Answers on test data"),
-    make("p", { class: "explain" }, "A row a class, a column an answer; framed where it is right."),
+    make("p", { class: "explain" }, "One row per class, one column per answer; framed where it is right."),
     wide("Confusion matrix", table),
   );
 }

@@ -61,7 +61,7 @@ function pointsChart() {
     };
   };
   const title = `Every client’s ${METRIC.name}`;
-  return chart(title, "a point a client: choose one to see more of it", describe, { click: reveal });
+  return chart(title, "one point per client: choose one to see more of it", describe, { click: reveal });
 }
 
 function gainsChart() {

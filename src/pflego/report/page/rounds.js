@@ -1,6 +1,6 @@
 // Over the rounds: loss and figures under both protocols.
 
-const MOST_MARKS = 60; // points of a curve that are worth a mark each
+const MOST_MARKS = 60; // points of a curve that are worth one mark each
 const MOST_ROWS = 100; // rounds in the table of numbers
 const FROM_ZERO = { rangemode: "tozero" };
 

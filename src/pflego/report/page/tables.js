@@ -26,7 +26,7 @@ function cards(measures) {
   )));
 }
 
-// A table a group, a row a measure.
+// One table per group, one row per measure.
 function lines(measures) {
   const tables = [...new Set(measures.map((measure) => measure.group))].map((group) => {
     const rows = measures.filter((measure) => measure.group === group).map((measure) => {
@@ -38,7 +38,7 @@ function lines(measures) {
   return make("div", { class: "charts" }, tables);
 }
 
-// A row a run, a column a measure that any of them has; the best of each is marked.
+// One row per run, one column per measure that any of them has; the best of each is marked.
 function sideBySide(key, caption, { bars = false } = {}) {
   const columns = new Map(); // by label: the measure of each run, or none
   RUNS.forEach((run, k) => run[key].forEach((measure) => {

@@ -1,5 +1,5 @@
 """What every site runs: a client's work on its own data. `pflego deploy inspect` shows what of it leaves."""
 
-from pflego.engines.flower.client import app
+from pflego.deploy.flower.client import app
 
 __all__ = ["app"]

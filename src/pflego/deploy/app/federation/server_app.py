@@ -1,5 +1,5 @@
 """What the server runs: pflego's round loop, with clients at their own sites."""
 
-from pflego.engines.flower.server import app
+from pflego.deploy.flower.server import app
 
 __all__ = ["app"]

@@ -1,0 +1,131 @@
+"""What the server was told in a Flower app's run config: settings but for the data, and those of the deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pflego import models
+from pflego.algorithms.base import Algorithm
+from pflego.declaration import (
+    Declared,
+    Limits,
+    NotNegative,
+    Positive,
+    Whole,
+    arguments,
+    check_fields,
+    declared,
+)
+from pflego.deploy.flower.site_config import Assignment, as_python
+from pflego.errors import SettingError
+from pflego.learning.model import Model
+from pflego.settings.experiment import build_model, seed_of
+from pflego.settings.tables import Settings
+from pflego.training.train import train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """How the server deals with real clients.
+
+    Parameters
+    ----------
+    members
+        The ids of the clients that make up the federation, separated by commas; empty: all that are there once
+        min_clients are.
+    min_clients
+        How many clients a federation needs before it begins.
+    wait
+        Seconds to wait at the start for everybody. A new run then gives up; a resumed one goes on with those who are
+        there.
+    reply_timeout
+        Seconds to wait for replies in a round.
+    max_norm
+        The largest Euclidean norm of a reply, all tensors together; 0: no limit of this kind.
+    norm_factor
+        A reply whose norm is above this many times the median of the round, and this many times that of the shared
+        weights, is dropped.
+    pin_keys
+        A client's id belongs to the node key that first claimed it. Off only for trials without node keys.
+    """
+
+    members: str = ""
+    min_clients: Whole = 2
+    wait: Positive = 600.0
+    reply_timeout: Positive = 600.0
+    max_norm: NotNegative = 0.0
+    norm_factor: Annotated[float, Limits(above=0)] = 1000.0
+    pin_keys: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def names(self) -> list[str]:
+        """The ids of `members`."""
+        return [name for part in self.members.split(",") if (name := part.strip())]
+
+
+@dataclass(frozen=True)
+class AppConfig:
+    """What the run config of a Flower app asks for."""
+
+    settings: Settings
+    deployment: Deployment
+
+    @classmethod
+    def read(cls, config: Mapping[str, object]) -> AppConfig:
+        """Check a run config."""
+        given = as_python(config)
+        own = declared(Deployment)
+        deployment = Deployment(**arguments(Deployment, given))
+        settings = Settings.of({name: value for name, value in given.items() if name not in own})
+        for name in settings.tables["data"]:
+            called = "data" if name == "name" else name
+            raise SettingError(
+                f"{called} is a site's own business: say it in the node config of its SuperNode"
+            )
+        for name in settings.tables["run"]:
+            if name in simulated():
+                raise SettingError(f"{name} is for simulations: here clients are as they are, leave it out")
+        theirs = Assignment.read(given).algorithm.settings()
+        for name, value in settings.algorithm.settings().items():
+            if value != theirs[name]:  # a site knows the method's settings, and not all others
+                raise SettingError(
+                    f"{name} may be the method's or another setting: say method.{name} for that of the method, too"
+                )
+        settings.tables["model"].setdefault("name", models.usual(""))
+        settings.tables["run"].setdefault("out", "runs/federation")
+        return cls(settings, deployment)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The method."""
+        return self.settings.algorithm
+
+    @property
+    def assignment(self) -> Assignment:
+        """What is asked of a site."""
+        return Assignment.read(self.settings.flat)
+
+    @property
+    def seed(self) -> int:
+        """Decides every random draw."""
+        return seed_of(self.settings)
+
+    @property
+    def out(self) -> Path:
+        """The server's folder for settings, history and checkpoints."""
+        return Path(str(self.settings.value("out"))).expanduser()
+
+    def model(self, shape: tuple[int, ...]) -> Model:
+        """Build the backbone that everybody begins with, for samples of a shape."""
+        return build_model(self.settings, shape)
+
+
+def simulated() -> dict[str, Declared]:
+    """Give the settings of a run that are for simulations alone."""
+    return {name: one for name, one in declared(train).items() if one.simulated}

@@ -1,0 +1,242 @@
+"""Client work at the clients' own sites, asked for and waited for through Flower.
+
+Nothing a client sends is believed: a reply that is not what was agreed on is dropped, counted as rejected and logged
+with the number of its node, and the round goes on. A client that does not answer in time is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median_low
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from pflego.algorithms.base import Algorithm
+from pflego.codec import MessageError, some
+from pflego.deploy.flower.app_config import Deployment
+from pflego.deploy.flower.desk import Rehearsed, rehearse, stand_in
+from pflego.deploy.flower.facts import Common
+from pflego.deploy.flower.gathering import admit
+from pflego.deploy.flower.messages import (
+    Moment,
+    Reply,
+    pack_moment,
+    pack_turn,
+    read_reply,
+    read_score,
+    reason,
+)
+from pflego.deploy.flower.roll import Present, Roll
+from pflego.engines.base import Gathered, Outcome, Turn, Work
+from pflego.errors import UserError
+from pflego.exchange.metrics import Metrics
+from pflego.federation.members import Members
+from pflego.federation.roster import ClientId
+from pflego.learning.evaluation import Score
+from pflego.learning.model import Model
+from pflego.weights import Weights, nbytes, norm
+
+log = logging.getLogger("flwr.pflego")
+
+_NOTHING = Score(0, None, 0.0)
+
+
+@dataclass
+class FlowerEngine:
+    """Lets clients work at their own sites.
+
+    Parameters
+    ----------
+    grid
+        Flower's.
+    roll
+        Who is there.
+    members
+        Who they are.
+    model, algorithm, seed
+        What everybody begins with, which tells what a message looks like.
+    deployment
+        Timeouts and limits.
+    poll
+        Seconds between two looks at whose reply is there.
+    """
+
+    grid: Grid
+    roll: Roll
+    members: Members
+    model: Model
+    algorithm: Algorithm
+    seed: int
+    deployment: Deployment
+    poll: float = 1.0
+    _rehearsed: list[Rehearsed] = field(init=False)
+    _last: int = field(init=False, default=0)  # the newest round that clients were asked for
+
+    def __post_init__(self) -> None:
+        self.roll.only(partial(admit, self.members))
+        self._rehearsed = rehearse(stand_in(self.members, self.model, self.algorithm, self.seed))
+        self._common = Common.of(self.members)
+
+    def assemble(self) -> None:
+        """Wait for everybody at the start, as long as the deployment says."""
+        end = time.monotonic() + self.deployment.wait
+        while len(here := self.roll.call()) < len(self.members.clients) and time.monotonic() < end:
+            time.sleep(self.poll)
+        log.info("%d of %d clients are here", len(here), len(self.members.clients))
+
+    def run(self, turns: Sequence[Turn], shared: Weights) -> Work:
+        """Let every client of the cohort do its work."""
+        if not turns:
+            return Work([])
+        now = turns[0].now
+        self._last = now.number
+        by_client = {self.members.clients[turn.position].id: turn for turn in turns}
+
+        def content(client: ClientId) -> RecordDict:
+            turn = by_client[client]
+            return pack_turn(turn.now, self._common, {**shared, **turn.answer})
+
+        began = time.monotonic()
+        answers = self._ask(MessageType.TRAIN, list(by_client), content, group=str(now.number))
+        work = self._judge(answers, by_client, shared)
+        seconds = time.monotonic() - began
+        log.info("round %d: %d of %d replies after %.1f s", now.number, len(answers), len(turns), seconds)
+        return work
+
+    def pool(self, gathered: Gathered) -> Gathered:
+        """Return what is given: all has arrived here."""
+        return gathered
+
+    def scores(self, shared: Weights, *, adapt: bool = False) -> list[Score]:
+        """Let every client try its model on its own test data; one that does not answer has no samples."""
+        content = pack_moment(Moment(self._last, adapt), self._common, shared)
+        clients = [member.id for member in self.members.clients]
+        answers = self._ask(MessageType.EVALUATE, clients, lambda _: content, group=str(self._last))
+        scores = []
+        for client in clients:
+            score = _NOTHING
+            if client in answers:
+                present, reply = answers[client]
+                try:
+                    score = read_score(reply.content, self.members.task)
+                except MessageError as error:
+                    log.warning(
+                        "node %d, client %r: result left out: %s", present.connection.node, client, error
+                    )
+            scores.append(score)
+        return scores
+
+    def _ask(
+        self,
+        kind: str,
+        clients: Sequence[ClientId],
+        content: Callable[[ClientId], RecordDict],
+        *,
+        group: str,
+    ) -> dict[ClientId, tuple[Present, Message]]:
+        """Ask everybody and wait: until all who are there have answered, or time is up.
+
+        Somebody who comes while others are still at work is asked too, and somebody who was away is asked again.
+        """
+        end = time.monotonic() + self.deployment.reply_timeout
+        answers: dict[ClientId, tuple[Present, Message]] = {}
+        asked: dict[ClientId, Present] = {}  # whoever was asked last for a client
+        sent: dict[str, Present] = {}  # by the id of the message
+        while True:
+            here = self.roll.call()
+            new = [here[c] for c in clients if c in here and c not in answers and asked.get(c) != here[c]]
+            if new:
+                left = max(1.0, end - time.monotonic())
+                messages = [
+                    Message(content(p.facts.client), p.connection.node, kind, ttl=left, group_id=group)
+                    for p in new
+                ]
+                for present, number in zip(new, self.grid.push_messages(messages), strict=True):
+                    asked[present.facts.client] = present
+                    if number:  # a node that has just gone gets no message
+                        sent[number] = present
+            for reply in self.grid.pull_messages(list(sent)) if sent else []:
+                present = sent.pop(reply.metadata.reply_to_message_id)
+                if reply.has_error():
+                    node, why = present.connection.node, reason(reply)
+                    log.warning("node %d, client %r: no answer: %s", node, present.facts.client, why)
+                else:
+                    answers.setdefault(present.facts.client, (present, reply))
+            at_work = any(
+                here.get(p.facts.client) == p for p in sent.values() if p.facts.client not in answers
+            )
+            if len(answers) == len(clients) or (here and not at_work and not self.roll.waiting):
+                return answers
+            if time.monotonic() >= end:
+                if not here:
+                    raise UserError(
+                        f"none of the {len(self.members.clients)} clients is connected: "
+                        f"start the same again to go on after the last checkpoint"
+                    )
+                return answers
+            time.sleep(self.poll)
+
+    def _judge(
+        self,
+        answers: Mapping[ClientId, tuple[Present, Message]],
+        turns: Mapping[ClientId, Turn],
+        shared: Weights,
+    ) -> Work:
+        """Check every reply; those that are not fit for use become outcomes that say so."""
+        sound: dict[ClientId, Reply] = {}
+        for client, (present, reply) in answers.items():
+            now = turns[client].now
+            like = self._rehearsed[now.exchange]
+            try:
+                sound[client] = read_reply(
+                    reply.content, like.contribution, like.metrics, self.members.task, now.alpha
+                )
+            except MessageError as error:
+                self._dropped(present, error)
+        for client, heard in sound.items():
+            if heard.left_out:
+                node, names = answers[client][0].connection.node, some(map(repr, heard.left_out))
+                log.warning("node %d, client %r: metrics left out: %s", node, client, names)
+        norms = {client: norm(reply.contribution) for client, reply in sound.items()}
+        limit = self._limit(list(norms.values()), shared)
+        for client in [client for client, size in norms.items() if size > limit]:
+            self._dropped(answers[client][0], f"its norm is {norms[client]:.3g}, above {limit:.3g}")
+            del sound[client]
+        if sound:
+            log.info("norms of the replies: median %.3g, limit %.3g", median_low(norms.values()), limit)
+        outcomes = [
+            self._outcome(client, turn.position, sound.get(client))
+            for client, turn in turns.items()
+            if client in answers
+        ]
+        return Work(outcomes, seconds=max((reply.seconds for reply in sound.values()), default=0.0))
+
+    def _limit(self, norms: Sequence[float], shared: Weights) -> float:
+        """Compute the largest norm a reply may have: relative to others and shared weights, and as set."""
+        usual = max([norm(shared), *([median_low(norms)] if norms else [])])
+        relative = self.deployment.norm_factor * usual
+        return min(relative, self.deployment.max_norm) if self.deployment.max_norm else relative
+
+    def _dropped(self, present: Present, why: object) -> None:
+        log.warning(
+            "node %d, client %r: reply dropped: %s", present.connection.node, present.facts.client, why
+        )
+
+    def _outcome(self, client: ClientId, position: int, reply: Reply | None) -> Outcome:
+        contribution: Weights = {} if reply is None else reply.contribution
+        metrics: Metrics = {} if reply is None else reply.metrics
+        return Outcome(
+            position,
+            client,
+            self.members.clients[position].samples,  # as it said when it joined
+            state={},  # stays where it is
+            metrics=metrics,
+            contribution=contribution,
+            bytes_up=nbytes(contribution),
+            finite=reply is not None,
+        )

@@ -1,0 +1,179 @@
+"""What travels: tensors and facts, encoded as one payload, as everything that is written is.
+
+Nothing that arrives is believed: the codec compares names, shapes, types and sizes with what is known here before a
+byte is taken for a number, facts are taken one by one, checked, and metrics are those of the method and no others.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+
+from pflego.codec import MessageError, Reader, decode, encode
+from pflego.deploy.flower.facts import Common
+from pflego.engines.base import Outcome
+from pflego.exchange.metrics import How, Metric, Metrics
+from pflego.exchange.round import Round
+from pflego.learning.evaluation import Score
+from pflego.learning.task import TaskName
+from pflego.weights import Weights
+
+_PAYLOAD = "payload"
+_ALWAYS: dict[str, How] = {  # what every client measures, and how it is combined
+    "loss": "mean",
+    "test": "mean",
+    "forward_passes": "largest",
+    "backward_passes": "largest",
+}
+_LARGEST = 2.0**53
+_HUGE = 1e100  # above every figure that float32 leads to; sums over clients are still finite
+_REFUSAL = 4096  # bytes in which a client can say that its work came to nothing
+
+
+def pack(tensors: Weights, facts: Mapping[str, object]) -> RecordDict:
+    """Give tensors and facts as the content of a message."""
+    data = encode(tensors, facts)
+    return RecordDict({_PAYLOAD: ArrayRecord({_PAYLOAD: Array("uint8", (len(data),), "pflego", data)})})
+
+
+def payload(content: RecordDict) -> bytes:
+    """Give the bytes of a message's content."""
+    record = content.get(_PAYLOAD)
+    if not isinstance(record, ArrayRecord) or list(record) != [_PAYLOAD]:
+        raise MessageError("there is nothing of pflego's in it")
+    return bytes(record[_PAYLOAD].data)
+
+
+def unpack_facts(content: RecordDict) -> Reader:
+    """Read a message's content that has no tensors."""
+    return decode(payload(content), like={}).facts
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When everybody is tried, and how."""
+
+    round: int  # the last one done
+    adapt: bool
+
+    @classmethod
+    def read(cls, read: Reader) -> Moment:
+        """Take it from facts, checked."""
+        return cls(read.whole("round", least=0), read.one("adapt", (bool,)))
+
+
+def pack_turn(now: Round, common: Common, shared: Weights) -> RecordDict:
+    """Ask a client to do its work."""
+    return pack(shared, {"round": asdict(now), "federation": asdict(common)})
+
+
+def pack_moment(moment: Moment, common: Common, shared: Weights) -> RecordDict:
+    """Ask a client to try its model."""
+    return pack(shared, {"moment": asdict(moment), "federation": asdict(common)})
+
+
+def read_round(read: Reader) -> Round:
+    """Take a round from facts, checked."""
+    return Round(
+        number=read.whole("number", least=1),
+        scale=read.finite("scale", least=1e-9, most=_LARGEST),
+        alpha=read.finite("alpha", least=0, most=1),
+        seed=read.one("seed", (int,)),
+        exchange=read.whole("exchange", least=0),
+    )
+
+
+def pack_outcome(outcome: Outcome, seconds: float) -> RecordDict:
+    """Tell what came of a client's work; where that is nothing of use, nothing but that."""
+    if not outcome.finite:
+        return pack({}, {"finite": False})
+    metrics = {name: [metric.total, metric.how, metric.weight] for name, metric in outcome.metrics.items()}
+    return pack(outcome.contribution or {}, {"finite": True, "seconds": seconds, "metrics": metrics})
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client has sent, checked."""
+
+    contribution: Weights
+    metrics: Metrics
+    seconds: float
+    left_out: list[str]  # metrics that the method does not have
+
+
+def read_reply(content: RecordDict, like: Weights, metrics: Metrics, task: TaskName, alpha: float) -> Reply:
+    """Read a client's reply: a contribution and metrics like others.
+
+    alpha: how much the client's loss counts, whatever it says itself.
+    """
+    data = payload(content)
+    decoded = decode(data, like=like if len(data) > _REFUSAL else None)
+    if not decoded.facts.one("finite", (bool,)):
+        raise MessageError("its work was not finite, it says")
+    known = {**_ALWAYS, **{name: metric.how for name, metric in metrics.items()}}
+    measured = decoded.facts.inner("metrics")
+    return Reply(
+        decoded.hold_to(like).tensors,
+        _metrics(measured, known, task, alpha),
+        seconds=decoded.facts.finite("seconds", least=0, most=_HUGE),
+        left_out=[name for name in measured.facts if name not in known],
+    )
+
+
+def _metrics(read: Reader, known: Mapping[str, How], task: TaskName, alpha: float) -> dict[str, Metric]:
+    for name in _ALWAYS:
+        if name not in read.facts:
+            raise MessageError(f"its {name} is missing")
+    metrics = {
+        name: _metric(name, read.facts[name], how) for name, how in known.items() if name in read.facts
+    }
+    loss, test = metrics["loss"], metrics["test"]
+    check_score(test.weight, test.total, task)
+    if not loss.weight and alpha:
+        raise MessageError("its loss has no weight")
+    for name in ("forward_passes", "backward_passes"):
+        if metrics[name].total < 0:
+            raise MessageError(f"its {name} is {metrics[name].total}")
+    return {**metrics, "loss": Metric((loss.value or 0.0) * alpha, "mean", alpha)}
+
+
+def _metric(name: str, value: object, how: How) -> Metric:
+    match value:
+        case [int() | float() as total, str() as said, int() | float() as weight] if said == how:
+            if abs(total) <= _HUGE and 0 <= weight <= _LARGEST:
+                metric = Metric(total, how, weight)
+                if abs(metric.value or 0.0) <= _HUGE:
+                    return metric
+    raise MessageError(f"its {name} is {reprlib.repr(value)}, no {how}")
+
+
+def pack_score(score: Score) -> RecordDict:
+    """Tell a test result."""
+    return pack({}, asdict(score))
+
+
+def read_score(content: RecordDict, task: TaskName) -> Score:
+    """Read a test result, checked."""
+    read = unpack_facts(content)
+    samples, total = read.whole("samples", least=0), read.finite("score", least=0, most=_HUGE)
+    check_score(samples, total, task)
+    return Score(samples, None if read.facts.get("loss") is None else read.finite("loss"), total)
+
+
+def check_score(samples: float, total: float, task: TaskName) -> None:
+    """Refuse a test result that cannot be: no client can be right more often than it was tried."""
+    if (
+        total < 0
+        or samples != int(samples)
+        or ((task == "classification" or samples == 0) and total > samples)
+    ):
+        raise MessageError(f"it was right {total:g} times in {samples:g}")
+
+
+def reason(reply: Message) -> str:
+    """Say why a reply is an error: what the ClientApp said, without the name of the exception's class."""
+    said = str(reply.error.reason)
+    return said.partition(":<'")[2].removesuffix("'>") or said

@@ -1,0 +1,145 @@
+"""What a site was told: by the operator of its SuperNode, in the node config, and by the app, in the run config.
+
+Both are flat tables of numbers, words and texts. Names are those of settings files; a dash does as well as an
+underscore. A site takes from the run config what its own work depends on, and leaves the rest to the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pflego import models
+from pflego.algorithms.base import Algorithm
+from pflego.algorithms.registry import find_method
+from pflego.data import load
+from pflego.data.schema import Schema
+from pflego.declaration import arguments, declared
+from pflego.deploy.flower.facts import check_id
+from pflego.errors import SettingError, unknown
+from pflego.federation.roster import Client, ClientId
+from pflego.learning.model import Model
+from pflego.learning.problem import Streaming
+
+_TRIAL = {  # how a data set that sites only pretend to have of their own is divided
+    "clients", "classes_per_client", "partition", "alpha", "column", "split", "rotations", "data_dir",
+}  # fmt: skip
+_FILES = {"schema", "test_share", "gaps"}  # how a site reads files of its own
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What the run config asks of a site: method, backbone, and how samples go through it."""
+
+    algorithm: Algorithm
+    model_name: str
+    model_seed: int
+    seed: int
+    streaming: Streaming
+
+    @classmethod
+    def read(cls, config: Mapping[str, object]) -> Assignment:
+        """Take what a site's work depends on."""
+        given = as_python(config)
+        kind = find_method(str(given.get("algorithm", "pflego")))
+        elsewhere = {"seed", "model", "model_seed", "algorithm", *declared(Streaming)}
+        own = {name: value for name, value in given.items() if name not in elsewhere}
+        own |= {n.removeprefix("method."): value for n, value in given.items() if n.startswith("method.")}
+        seed = given.get("seed", 0)
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise SettingError(f"seed must be a whole number, not {seed!r}")
+        return cls(
+            kind(**arguments(kind, own)),
+            model_name=str(given.get("model", models.usual(""))),
+            model_seed=int(str(given.get("model_seed", seed))),
+            seed=seed,
+            streaming=Streaming(**arguments(Streaming, given)),
+        )
+
+    def model(self, shape: tuple[int, ...]) -> Model:
+        """Build the backbone that everybody begins with, for samples of a shape."""
+        return models.build(self.model_name, shape, seed=self.model_seed)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the node config of a SuperNode says: whose data these are, where they lie, where the state is kept."""
+
+    id: ClientId
+    data: str
+    state: Path
+    device: str
+    options: Mapping[str, object]  # how the data are read
+    data_seed: int = 0
+
+    @classmethod
+    def read(cls, config: Mapping[str, object]) -> Site:
+        """Check a node config."""
+        given = as_python(config)
+        own = {"client_id", "data", "state", "device", "data_seed"}
+        for name in given.keys() - own - _TRIAL - _FILES:
+            raise unknown("node setting", name, own | _TRIAL | _FILES)
+        for name in ("client_id", "data", "state"):
+            if name not in given:
+                raise SettingError(
+                    f"the node config has no {name}: start the SuperNode with "
+                    f'--node-config \'client-id="..." data="..." state="..."\''
+                )
+        client = given["client_id"]
+        if isinstance(client, bool) or not isinstance(client, str | int):
+            raise SettingError(f"client-id must be a text or a whole number, not {client!r}")
+        for name, one in declared(load).items():
+            if name in given:
+                one.check(given[name])
+        return cls(
+            check_id(client),
+            data=str(given["data"]),
+            state=Path(str(given["state"])).expanduser(),
+            device=str(given.get("device", "auto")),
+            options={name: value for name, value in given.items() if name in _TRIAL | _FILES},
+            data_seed=int(str(given.get("data_seed", 0))),
+        )
+
+    def data_and_schema(self) -> tuple[Client, Schema | None]:
+        """Read this site's data, and how its values became tensors, where they had to.
+
+        They are files of its own, or its part of a data set that is divided for a trial.
+        """
+        from pflego.data.own import is_own
+        from pflego.data.sets import data_set
+
+        path, options = Path(self.data).expanduser(), arguments(load, self.options)
+        if is_own(self.data) and not self.options.keys() & _TRIAL:
+            if "schema" not in options:
+                raise SettingError(
+                    f"{path} needs a schema, so that all sites read values in the same way: make one with "
+                    f'pflego data schema, give it to every site, and name it: schema="..."'
+                )
+            federation = load(path, seed=self.data_seed, **options)
+            one = federation[0] if len(federation) == 1 else federation.client(self.id)
+            return Client(self.id, one.x_train, one.y_train, one.x_test, one.y_test), federation.schema
+        if path.suffix == ".npz" and not options:
+            whole = data_set(str(path))
+            return Client(self.id, whole.x_train, whole.y_train, whole.x_test, whole.y_test), None
+        federation = load(self.data, seed=self.data_seed, **options)
+        return federation.client(self.id), federation.schema
+
+
+def as_python(config: Mapping[str, object]) -> dict[str, object]:
+    """Give a config's entries by the names of settings, as Python spells them.
+
+    >>> as_python({"client-lr": 0.1, "method.steps": 5, "run.rounds": 3, "method.name": "fedavg"})
+    {'client_lr': 0.1, 'method.steps': 5, 'rounds': 3, 'algorithm': 'fedavg'}
+    """
+    titles = {
+        "data.name": "data",
+        "data.seed": "data_seed",
+        "model.name": "model",
+        "model.seed": "model_seed",
+    }
+    titles["method.name"] = "algorithm"
+    python = {name.replace("-", "_"): value for name, value in config.items()}
+    return {
+        titles.get(name, name.removeprefix("run.").removeprefix("data.")): v for name, v in python.items()
+    }

@@ -1,0 +1,246 @@
+"""A round: clients work, what they send is weighted and combined, the server steps.
+
+Whoever plays a round does it here: training, the cost of one, learning alone, the rehearsal of a message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pflego.algorithms.base import Algorithm
+from pflego.engines.base import Engine, Gathered, Outcome, Turn, Work
+from pflego.errors import SettingError
+from pflego.exchange.aggregation import Aggregation, Mean
+from pflego.exchange.metrics import Metric, combine, total
+from pflego.exchange.round import Round
+from pflego.exchange.transforms import Transform
+from pflego.exchange.weighting import WEIGHTINGS, Floats, Missing, WeightingName, cohort_weights, correction
+from pflego.federation.roster import ClientId
+from pflego.weights import Weights, nbytes, weighted_sum
+
+_OF_WORK = (
+    "forward_passes",
+    "backward_passes",
+    "bytes_up",
+    "bytes_down",
+)  # add up over the exchanges of a round
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a round came to."""
+
+    shared: Weights
+    server: Weights
+    states: dict[ClientId, Weights]  # those that changed
+    metrics: Mapping[str, Metric]
+    missing: int  # clients that were asked and whose contribution did not arrive
+    rejected: int  # clients whose work was not finite
+    arrived: int
+    seconds: float  # of clients and server
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How a method's clients and server speak to each other.
+
+    Parameters
+    ----------
+    algorithm
+        What clients and server do.
+    importance
+        a_i of all clients.
+    scale
+        I/r.
+    aggregation
+        How contributions are combined.
+    missing
+        What happens where some do not arrive.
+    transforms
+        What happens to a contribution before it is sent.
+    seed
+        Decides every random draw.
+    """
+
+    algorithm: Algorithm
+    importance: Floats
+    scale: float = 1.0
+    aggregation: Aggregation = Mean()
+    missing: Missing = "zero"
+    transforms: Sequence[Transform] = ()
+    seed: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        algorithm: Algorithm,
+        sizes: npt.NDArray[np.int64],
+        *,
+        expected: float | None = None,
+        weighting: WeightingName = "samples",
+        aggregation: Aggregation = Mean(),
+        missing: Missing = "zero",
+        transforms: Sequence[Transform] = (),
+        seed: int = 0,
+    ) -> Exchange:
+        """Make the exchange of a federation of clients with these sample counts; r is everybody if not given."""
+        importance = WEIGHTINGS[weighting](np.asarray(sizes))
+        if expected is not None and not expected > 0:
+            raise SettingError(
+                f"participation expects {expected} clients per round: it must be more than none"
+            )
+        scale = 1.0 if expected is None else len(sizes) / expected
+        return cls(algorithm, importance, scale, aggregation, missing, transforms, seed)
+
+    @property
+    def sums(self) -> bool:
+        """Whether contributions may be added up before they are sent: all that is asked for is a sum."""
+        return self.aggregation.additive and not self.transforms
+
+    def round(self, number: int, exchange: int = 0) -> Round:
+        """Return what the server knows of a round."""
+        return Round(number, scale=self.scale, seed=self.seed, exchange=exchange)
+
+    def turns(self, now: Round, cohort: Sequence[int]) -> list[Turn]:
+        """List what every client of a cohort is asked to do."""
+        importance = [float(self.importance[position]) for position in cohort]
+        weights = cohort_weights(importance, [self.scale] * len(cohort), self.algorithm.weights)
+        return [
+            Turn(position, replace(now, alpha=alpha), weight)
+            for position, alpha, weight in zip(cohort, importance, weights, strict=True)
+        ]
+
+    def play(
+        self,
+        engine: Engine,
+        number: int,
+        shared: Weights,
+        server: Weights,
+        cohort: Sequence[int],
+        *,
+        ids: Sequence[ClientId],
+        keep: Callable[[Mapping[ClientId, Weights]], None],
+        arrives: Callable[[Outcome], bool] = lambda outcome: True,
+    ) -> Played:
+        """Play a round.
+
+        Parameters
+        ----------
+        engine
+            Where clients work.
+        number
+            Of the round, from 1.
+        cohort
+            Positions of those who take part, ascending.
+        ids
+            All clients, by position.
+        keep
+            Takes the states that have changed, after every exchange.
+        arrives
+            Says whose contribution arrives.
+        """
+        played: Played | None = None
+        for exchange in range(self.algorithm.exchanges):
+            now = self.round(number, exchange)
+            answers = self.algorithm.answers(now, shared, server, [ids[position] for position in cohort])
+            turns = [
+                replace(turn, answer=dict(answers[ids[turn.position]]))
+                if ids[turn.position] in answers
+                else turn
+                for turn in self.turns(now, cohort)
+            ]
+            work = engine.run(turns, shared)
+            sound = [outcome for outcome in work.outcomes if outcome.finite]  # the others did nothing of use
+            gathered = engine.pool(self._gather(turns, work, sound, [o for o in sound if arrives(o)]))
+            states = {outcome.client: outcome.state for outcome in sound}
+            bytes_down = nbytes(shared) * len(turns) + sum(nbytes(turn.answer) for turn in turns)
+            began = time.perf_counter()
+            if gathered.arrived:  # without any there is no step, not even one of the server's momentum
+                aggregate = self.aggregate(gathered, asked=len(turns))
+                shared, server = self.algorithm.server_step(now, shared, server, aggregate)
+            seconds = gathered.seconds + time.perf_counter() - began
+            keep(states)
+            this = Played(
+                shared,
+                server,
+                states,
+                {**gathered.metrics, "bytes_down": total(bytes_down)},
+                missing=len(turns) - gathered.answered + gathered.sound - gathered.arrived,
+                rejected=gathered.answered - gathered.sound,
+                arrived=gathered.arrived,
+                seconds=seconds,
+            )
+            played = this if played is None else _after(played, this)
+        assert played is not None
+        return played
+
+    def aggregate(self, gathered: Gathered, *, asked: int) -> Weights:
+        """Combine what has arrived."""
+        factor = correction(gathered.weight, complete=gathered.arrived == asked, missing=self.missing)
+        parts = [(1.0, gathered.total)] if self.aggregation.additive else list(gathered.parts.values())
+        weights = [weight * factor for weight, _ in parts]
+        return {**self.aggregation.combine([c for _, c in parts], weights), **gathered.largest}
+
+    def _gather(
+        self, turns: Sequence[Turn], work: Work, sound: Sequence[Outcome], arrived: Sequence[Outcome]
+    ) -> Gathered:
+        """Put together what has arrived in this process."""
+        weights = {turn.position: turn.weight for turn in turns}
+        names = self.algorithm.largest
+        parts = {
+            o.position: (weights[o.position], {n: t for n, t in o.contribution.items() if n not in names})
+            for o in arrived
+            if o.contribution is not None
+        }
+        sent = [outcome.contribution for outcome in arrived if outcome.contribution is not None]
+        tops = [{n: t for n, t in part.items() if n in names} for part in (*sent, *work.sums)]
+        summed = [{n: t for n, t in part.items() if n not in names} for part in work.sums]
+        additive = self.aggregation.additive
+        return Gathered(
+            parts={} if additive else parts,
+            total=weighted_sum([*parts.values(), *((1.0, s) for s in summed)]) if additive else {},
+            largest=elementwise_largest(tops),
+            weight=sum(weights[outcome.position] for outcome in arrived),
+            answered=len(work.outcomes),
+            sound=len(sound),
+            arrived=len(arrived),
+            metrics=combine(
+                [
+                    *(outcome.metrics for outcome in work.outcomes),
+                    {"bytes_up": total(sum(outcome.bytes_up for outcome in arrived))},
+                ]
+            ),
+            seconds=work.seconds,
+        )
+
+
+def elementwise_largest(parts: Sequence[Weights]) -> Weights:
+    """Take the largest of every number, name by name."""
+    largest: Weights = {}
+    for part in parts:
+        for name, tensor in part.items():
+            largest[name] = torch.maximum(largest[name], tensor) if name in largest else tensor
+    return largest
+
+
+def _after(first: Played, second: Played) -> Played:
+    """Put two exchanges of one round together: what was measured last counts, and work adds up."""
+    metrics = {**first.metrics, **second.metrics}
+    for name in _OF_WORK:
+        if name in first.metrics and name in second.metrics:
+            one, other = first.metrics[name], second.metrics[name]
+            metrics[name] = replace(other, total=one.total + other.total)
+    return replace(
+        second,
+        states={**first.states, **second.states},
+        metrics=metrics,
+        missing=max(first.missing, second.missing),
+        rejected=max(first.rejected, second.rejected),
+        seconds=first.seconds + second.seconds,
+    )

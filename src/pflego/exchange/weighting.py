@@ -1,0 +1,68 @@
+"""How much a client's contribution counts.
+
+    a_i     whose loss counts how much: they sum to one over the federation
+    pi_i    how likely client i was to take part: r / I
+    w_i     = a_i / pi_i, the weight of its contribution
+
+Over all cohorts that could have been drawn, sum_i w_i c_i is on average sum_i a_i c_i over everybody: "unbiased". A
+method that averages models needs weights that sum to one over the cohort instead: "normalised".
+
+A reply that does not arrive counts as zero (missing="zero"), or the weights of those that arrived are scaled to sum to
+one (missing="renormalise").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Missing: TypeAlias = Literal["zero", "renormalise"]
+Kind: TypeAlias = Literal["unbiased", "normalised"]
+WeightingName: TypeAlias = Literal["samples", "equal"]
+
+
+class Weighting(Protocol):
+    """Says whose loss counts how much."""
+
+    def __call__(self, sizes: npt.NDArray[np.int64]) -> Floats:
+        """Give a_i of all clients from their sample counts; they sum to one."""
+        ...
+
+
+def by_samples(sizes: npt.NDArray[np.int64]) -> Floats:
+    """a_i = N_i / sum_j N_j, the paper's alpha_i: every sample counts the same."""
+    return np.asarray(sizes / sizes.sum())
+
+
+def equally(sizes: npt.NDArray[np.int64]) -> Floats:
+    """a_i = 1 / I: every client counts the same, whatever its size."""
+    return np.full(len(sizes), 1 / len(sizes))
+
+
+WEIGHTINGS: dict[WeightingName, Weighting] = {"samples": by_samples, "equal": equally}
+
+
+def cohort_weights(importance: Sequence[float], scales: Sequence[float], kind: Kind) -> list[float]:
+    """Give w_i of a cohort from a_i and 1 / pi_i.
+
+    >>> cohort_weights([0.5, 0.25], [2.0, 2.0], "unbiased"), cohort_weights([0.375, 0.125], [2.0, 2.0], "normalised")
+    ([1.0, 0.5], [0.75, 0.25])
+    """
+    weights = [a * scale for a, scale in zip(importance, scales, strict=True)]
+    if kind == "unbiased":
+        return weights
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def correction(arrived: float, *, complete: bool, missing: Missing) -> float:
+    """Give the factor of all weights, from the sum of those that arrived and whether these are all.
+
+    >>> correction(0.5, complete=False, missing="zero"), correction(0.5, complete=False, missing="renormalise")
+    (1.0, 2.0)
+    """
+    return 1.0 if missing == "zero" or complete or not arrived else 1 / arrived

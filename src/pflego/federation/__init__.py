@@ -1,0 +1,1 @@
+"""Who holds which data, who takes part in a round, and whose reply arrives."""

@@ -1,0 +1,221 @@
+"""Who holds which data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pflego.errors import DataError
+from pflego.federation.client import Array, Client, ClientId
+from pflego.learning.task import Classification, Regression, Task
+
+if TYPE_CHECKING:
+    from pflego.data.schema import Schema
+
+
+class Federation:
+    """The clients, and what the server may know of them: ids, sample counts, the kind of task.
+
+    `Federation(clients)` holds them all. `Federation.lazy(...)` holds none: it asks for a client when it is
+    needed, so that a million clients are a number and not a list of tensors.
+    """
+
+    def __init__(
+        self,
+        clients: Iterable[Client],
+        *,
+        source: Mapping[str, object] | None = None,
+        schema: Schema | None = None,
+    ) -> None:
+        clients = list(clients)
+        members = {client.id: client for client in clients}
+        if not members:
+            raise DataError("a federation needs at least one client")
+        first = clients[0]
+        for client in clients:
+            if client.y_train.is_floating_point() != first.y_train.is_floating_point():
+                raise DataError(
+                    f"clients {first.id!r} and {client.id!r} have different tasks: one has integer labels "
+                    f"(classes), the other float labels (regression)"
+                )
+            for what, mine, theirs in [
+                ("inputs", client.x_train, first.x_train),
+                ("labels", client.y_train, first.y_train),
+            ]:
+                if mine.shape[1:] != theirs.shape[1:]:
+                    raise DataError(
+                        f"clients {first.id!r} and {client.id!r} differ in the shape of their {what}: "
+                        f"{tuple(theirs.shape[1:])} and {tuple(mine.shape[1:])} a sample"
+                    )
+            if (client.x_train.dtype == torch.uint8) != (first.x_train.dtype == torch.uint8):
+                raise _mixed(client)
+        classes = None
+        if not first.y_train.is_floating_point():
+            classes = torch.unique(torch.cat([client.classes for client in clients])).tolist()
+        self._describe(
+            [client.id for client in clients],
+            members.__getitem__,
+            sizes=np.array([len(client.x_train) for client in clients]),
+            classes=classes,
+            most_classes=None if classes is None else max(len(client.classes) for client in clients),
+            source=source,
+            schema=schema,
+        )
+
+    @classmethod
+    def lazy(
+        cls,
+        ids: Sequence[ClientId],
+        load: Callable[[ClientId], Client],
+        *,
+        sizes: npt.ArrayLike,
+        classes: Sequence[int] | None,
+        most_classes: int | None = None,
+        source: Mapping[str, object] | None = None,
+        schema: Schema | None = None,
+    ) -> Federation:
+        """Make a federation whose clients are loaded when they are needed.
+
+        Parameters
+        ----------
+        ids
+            The clients' names; `range(1_000_000)` will do.
+        load
+            Gives the client of an id.
+        sizes
+            How many training samples each has, in the order of ids.
+        classes
+            All classes of the federation, or None for regression.
+        most_classes
+            The most classes that one client holds; all of them if not given.
+        source
+            How the federation was made, for the record of a run.
+        schema
+            How raw values become its tensors, for new data to be read in the same way.
+        """
+        self = cls.__new__(cls)
+        self._describe(
+            ids, load, sizes=sizes, classes=classes, most_classes=most_classes, source=source, schema=schema
+        )
+        return self
+
+    def _describe(
+        self,
+        ids: Sequence[ClientId],
+        load: Callable[[ClientId], Client],
+        *,
+        sizes: npt.ArrayLike,
+        classes: Sequence[int] | None,
+        most_classes: int | None,
+        source: Mapping[str, object] | None,
+        schema: Schema | None,
+    ) -> None:
+        sizes = np.asarray(sizes)
+        if most_classes is None and classes is not None:
+            most_classes = len(classes)
+        if len(ids) == 0 or sizes.shape != (len(ids),) or not (sizes > 0).all():
+            raise DataError(f"a federation of {len(ids)} clients needs as many sample counts, each above 0")
+        if not isinstance(ids, range) and len(names := Counter(map(str, ids))) < len(ids):
+            twice = names.most_common(1)[0][0]
+            raise DataError(f"two clients are called {twice!r}: every client needs an id of its own")
+        self.ids = ids
+        self.sizes = sizes
+        self.most_classes = most_classes
+        self.samples = int(sizes.sum())
+        self.classes = None if classes is None else sorted(int(c) for c in classes)
+        self.source = dict(source or {})
+        self.schema = schema
+        self._load = load
+        self._of_bytes: bool | None = None  # whether inputs are bytes; None: nobody was looked at yet
+        self.task: Task = Classification()
+        if classes is None:
+            self.task = Regression() if schema is None else Regression(unit=schema.label_scale)
+
+    @cached_property
+    def outputs(self) -> int:
+        """How many outputs a model for everybody has: one per class, or one per regression target."""
+        return len(self.classes) if self.classes else self[0].y_train[:1].numel()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, position: int) -> Client:
+        """Give the client at a position, 0 to len - 1, the order of `ids`."""
+        client = self._load(self.ids[position])
+        if len(client.x_train) != self.sizes[position]:
+            raise DataError(
+                f"client {client.id!r} has {len(client.x_train)} training samples, but the federation was told of "
+                f"{int(self.sizes[position])}: sizes decide how much a client counts"
+            )
+        if self._of_bytes is None:
+            self._of_bytes = client.x_train.dtype == torch.uint8
+        elif self._of_bytes != (client.x_train.dtype == torch.uint8):
+            raise _mixed(client)
+        return client
+
+    def some_inputs(self, samples: int) -> Tensor | None:
+        """Give a few inputs to try a backbone on; None where there are none at hand."""
+        return self[0].x_train[:samples]
+
+    def __iter__(self) -> Iterator[Client]:
+        return (self[position] for position in range(len(self)))
+
+    def client(self, client_id: ClientId) -> Client:
+        """Give the client of an id."""
+        return self[self.position(client_id)]
+
+    def position(self, client_id: ClientId) -> int:
+        """Find where a client stands in `ids`."""
+        try:
+            if isinstance(self.ids, range) and isinstance(client_id, int):
+                return self.ids.index(client_id)
+            return self._positions[client_id]
+        except (KeyError, ValueError):
+            raise DataError(
+                f"no client is called {client_id!r}; the federation has {_some(self.ids)}"
+            ) from None
+
+    @cached_property
+    def _positions(self) -> Mapping[ClientId, int]:
+        return {client_id: position for position, client_id in enumerate(self.ids)}
+
+    def fingerprint(self) -> str:
+        """Digest the ids, the sample counts and the first client's data: tells one federation from another."""
+        digest = blake2b(digest_size=12)
+        names = repr(self.ids) if isinstance(self.ids, range) else "\0".join(map(str, self.ids))
+        digest.update(names.encode())
+        digest.update(self.sizes.astype(np.int64).tobytes())
+        self._add_data(digest)
+        return digest.hexdigest()
+
+    def _add_data(self, digest: blake2b) -> None:
+        first = self[0]
+        for tensor in (first.x_train, first.y_train, first.x_test, first.y_test):
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+
+    def __repr__(self) -> str:
+        kind = "regression" if self.classes is None else f"{len(self.classes)} classes"
+        return f"Federation({len(self)} clients, {self.samples} training samples, {kind})"
+
+
+def _mixed(client: Client) -> DataError:
+    return DataError(
+        f"client {client.id!r} has inputs of type {client.x_train.dtype}, and others do not: bytes are divided by 255 "
+        f"and other numbers are not, so one model cannot take both; convert them all alike"
+    )
+
+
+def _some(ids: Sequence[ClientId]) -> str:
+    shown = ", ".join(repr(client_id) for client_id in list(ids[:5]))
+    return shown if len(ids) <= 5 else f"{shown}, ... ({len(ids)} in all)"
+
+
+__all__ = ["Array", "Client", "ClientId", "Federation"]

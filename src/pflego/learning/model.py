@@ -1,0 +1,269 @@
+"""What is shared and what is personal: a backbone for everybody, a head for each client."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+
+from pflego.codec import digest
+from pflego.errors import ModelError
+from pflego.learning.gram import Opening
+from pflego.learning.heads import Head, LinearHead, ModuleHead, is_head
+from pflego.learning.stateless import Stateless
+from pflego.weights import Weights, master_dtype
+
+_SLICE = 32  # images that go through convolutions at a time: their activations then stay near the core
+
+
+class Model:
+    """A backbone phi(x; theta) with M outputs, and a head on top of it.
+
+    Parameters
+    ----------
+    backbone
+        Any module that maps a batch to (samples, features). Its trainable parameters are theta and their
+        present values theta_0; training works on copies and leaves the module alone. Frozen parameters and
+        buffers are constants: they are not trained and not sent.
+    features
+        M, the number of its outputs.
+    head
+        A function (features, outputs) -> nn.Module that makes a head. Without it heads are linear, one tensor
+        W, (K, M + 1), with steps in closed form.
+
+    A backbone of half precision (float16, bfloat16) computes in it; weights are kept, sent and trained in float32.
+
+    >>> Model(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU()), features=32).names
+    ('1.weight', '1.bias')
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        features: int,
+        *,
+        head: Callable[[int, int], nn.Module] | None = None,
+        source: Mapping[str, object] | None = None,
+    ) -> None:
+        if not isinstance(backbone, nn.Module):
+            raise ModelError(f"a backbone must be a torch.nn.Module, not {type(backbone).__name__}")
+        if not isinstance(features, int) or features < 1:
+            raise ModelError(f"features must be the number of the backbone's outputs, not {features!r}")
+        self.backbone = backbone
+        self.features = features
+        self._function = Stateless(backbone)
+        self._make_head = head
+        self._heads: dict[int, Head] = {}
+        self._lock = threading.Lock()
+        self.source = dict(source or {"model": type(backbone).__name__})
+        self.sizes = {name: p.numel() for name, p in backbone.named_parameters() if p.requires_grad}
+        self.names = tuple(self.sizes)
+        if clash := [name for name in self.names if is_head(name)]:
+            raise ModelError(f"the backbone's parameter {clash[0]!r} is called like a head's: rename it")
+        convolutions = [m for m in backbone.modules() if isinstance(m, nn.Conv2d)]
+        self._channels = convolutions[0].in_channels if convolutions else None
+        self.slice = _SLICE if convolutions else None  # how many samples at a time are fastest; None: all
+        tensors = [*backbone.parameters(), *backbone.buffers()]
+        floating = [t.dtype for t in tensors if t.is_floating_point()]
+        self.dtype = floating[0] if floating else torch.get_default_dtype()
+        self.weight_dtype = master_dtype(self.dtype)
+        self.constants = {
+            name: tensor.detach()
+            for name, tensor in [*backbone.named_parameters(), *backbone.named_buffers()]
+            if name not in self.names
+        }
+
+    def __reduce__(self) -> tuple[Callable[[nn.Module, int], Model], tuple[nn.Module, int]]:
+        """Made again where it is sent: locks and what belongs to threads cannot be."""
+        return partial(Model, head=self._make_head, source=self.source), (self.backbone, self.features)
+
+    @cached_property
+    def opening(self) -> Opening | None:
+        """The dense layer that its inputs meet first, if there is one."""
+        found = Opening.of(self.backbone)
+        return found if found is not None and found.weight in self.names else None
+
+    def weights(self) -> Weights:
+        """Copy theta as it is now."""
+        parameters = dict(self.backbone.named_parameters())
+        return {name: parameters[name].detach().to(self.weight_dtype, copy=True) for name in self.names}
+
+    def head(self, outputs: int) -> Head:
+        """Give the head for a number of outputs."""
+        with self._lock:
+            if outputs not in self._heads:
+                if self._make_head is None:
+                    self._heads[outputs] = LinearHead(self.features, outputs)
+                else:
+                    with torch.random.fork_rng():
+                        torch.manual_seed(0)
+                        self._heads[outputs] = ModuleHead(self._make_head(self.features, outputs))
+            return self._heads[outputs]
+
+    def to(self, device: torch.device) -> Model:
+        """Give the same model with its constants on a device."""
+        if all(tensor.device == device for tensor in [*self.backbone.parameters(), *self.backbone.buffers()]):
+            return self
+        moved = copy.deepcopy(self.backbone).to(device)
+        return Model(moved, self.features, head=self._make_head, source=self.source)
+
+    def prepare(self, x: Tensor, device: torch.device | None = None) -> Tensor:
+        """Turn stored inputs into what the backbone takes: bytes become [0, 1], floats the model's own type.
+
+        Images are laid out in memory as convolutions are fastest (channels last), which changes no number.
+        """
+        x = x.to(device)
+        if x.dtype == torch.uint8:
+            x = x.to(self.dtype).div_(255)
+        elif x.is_floating_point():
+            x = x.to(self.dtype)
+        if x.dim() == 4 and x.shape[1] == self._channels:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return x
+
+    def phi(self, weights: Weights, x: Tensor) -> Tensor:
+        """Compute the features of prepared inputs, (samples, M)."""
+        theta = {name: weights[name].to(self.dtype) for name in self.names}
+        return self._function({**self.constants, **theta}, x)
+
+    def check(self, x: Tensor) -> None:
+        """Refuse a backbone whose features are not a function of theta and of each sample alone."""
+        for name, module in self.backbone.named_modules():
+            random = isinstance(module, _DropoutNd) and module.p > 0
+            mixing = isinstance(module, _NormBase)
+            if module.training and (random or mixing):
+                why = "draws at random" if random else "normalises with the statistics of the batch"
+                raise ModelError(
+                    f"the backbone's {type(module).__name__} ({name}) is in training mode, where it {why}; "
+                    f"features are computed once per round and reused, so they must depend on the weights and "
+                    f"the sample alone. Call backbone.eval() first, or use "
+                    f"{'no dropout' if random else 'GroupNorm or LayerNorm'}"
+                )
+        before = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()}
+        with torch.no_grad(), torch.random.fork_rng():
+            given, weights = self.prepare(x), self.weights()
+            prepared = given.clone()
+            features = _attempt(partial(self.phi, weights, prepared), x)
+            if not isinstance(features, Tensor):
+                raise ModelError(
+                    f"the backbone must give one tensor, (samples, features), not a {type(features).__name__}"
+                )
+            if features.shape != (len(x), self.features):
+                raise ModelError(
+                    f"the backbone maps a batch of shape {tuple(x.shape)} to {tuple(features.shape)}, but "
+                    f"features={self.features} promises ({len(x)}, {self.features})"
+                )
+            if features.dtype != self.dtype:
+                raise ModelError(
+                    f"the backbone's weights are {self.dtype}, but its features {features.dtype}: they must be of the "
+                    f"same floating type, so cast neither"
+                )
+            if not torch.equal(prepared, given):
+                raise ModelError(
+                    "the backbone changed its inputs, which are used again: take layers without inplace=True, and "
+                    "x * 2 for x.mul_(2)"
+                )
+            again = self.phi(weights, prepared)
+            rows = torch.split(prepared, 1)
+            alone = torch.cat([_attempt(partial(self.phi, weights, row), row) for row in rows])
+        if not features.isfinite().all():
+            raise ModelError(
+                "the backbone's features are not finite: check its weights, and the scale of the inputs"
+            )
+        if not torch.equal(features, again):
+            raise ModelError(
+                "the backbone gave two different answers for the same batch: features are computed once per round "
+                "and reused, so it must not draw at random. Call backbone.eval(), or take the randomness out"
+            )
+        if any(not torch.equal(buffer, before[name]) for name, buffer in self.backbone.named_buffers()):
+            raise ModelError(
+                "the backbone changed one of its buffers in a forward pass: call backbone.eval() first"
+            )
+        scale = features.abs().max().clamp(min=torch.finfo(features.dtype).tiny)
+        if not (features - alone).abs().max() <= 1e-2 * scale:
+            raise ModelError(
+                "a sample's features depend on the other samples in its batch (batch statistics?): the backbone "
+                "must treat every sample on its own. Call backbone.eval(), or use GroupNorm or LayerNorm"
+            )
+        with torch.enable_grad(), torch.random.fork_rng():
+            theta = {name: tensor.requires_grad_() for name, tensor in weights.items()}
+            if theta and not self.phi(theta, prepared[:1]).requires_grad:
+                raise ModelError(
+                    "the backbone's features have no gradient in its parameters, so that they cannot be trained: take "
+                    "out detach(), no_grad() or NumPy, or freeze them with requires_grad_(False)"
+                )
+
+    def fingerprint(self) -> str:
+        """Digest names, shapes and present values of theta, frozen parameters and buffers, and which of them are theta.
+
+        It tells one starting point from another.
+        """
+        return digest({**self.constants, **self.weights()}, facts=" ".join(self.names))
+
+    def personal(self, weights: Weights, outputs: int, classes: Tensor) -> PersonalModel:
+        """Build the module a client takes home: backbone and head with these weights."""
+        backbone = copy.deepcopy(self.backbone).cpu()
+        with torch.no_grad():
+            for name, parameter in backbone.named_parameters():
+                if name in self.names:
+                    parameter.copy_(weights[name])
+        head = self.head(outputs).module({name: tensor.cpu() for name, tensor in weights.items()})
+        return PersonalModel(backbone, head.to(self.dtype), classes, self.prepare)
+
+
+class PersonalModel(nn.Module):
+    """A client's own model: raw inputs in, outputs (logits or predictions) out."""
+
+    def __init__(
+        self, backbone: nn.Module, head: nn.Module, classes: Tensor, prepare: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.register_buffer("classes", classes)
+        self._prepare = prepare
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give one score per class in the order of `classes`, or the predicted numbers in regression."""
+        outputs: Tensor = self.head(self.backbone(self._prepare(x)))
+        return outputs
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """Give the predicted classes by their ids (-1: an output of no class), or numbers in regression."""
+        outputs: Tensor = self(x)
+        classes = self.get_buffer("classes")
+        if len(classes) == 0:
+            return outputs
+        named: Tensor = functional.pad(classes, (0, outputs.shape[1] - len(classes)), value=-1)
+        return named[outputs.argmax(dim=1)]
+
+    @torch.no_grad()
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Give the probability of every class, (samples, classes), in the order of `classes`.
+
+        They sum to one, but for what goes to outputs of no class.
+        """
+        classes = self.get_buffer("classes")
+        if len(classes) == 0:
+            raise ModelError("a regression has no probabilities: take predict(x), the numbers themselves")
+        outputs: Tensor = self(x)
+        return torch.softmax(outputs, dim=1)[:, : len(classes)]
+
+
+def _attempt(forward: Callable[[], Tensor], x: Tensor) -> Tensor:
+    try:
+        return forward()
+    except Exception as error:  # whatever the user's module does
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"the backbone cannot take this federation's inputs, a batch of shape {tuple(x.shape)}: {reason}"
+        ) from error

@@ -1,0 +1,328 @@
+"""What one client can compute: losses and gradients on its own data, through the model and the task.
+
+An algorithm sees a client's data only through this. Passes over the backbone are counted here, where they
+are made.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite, nan
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pflego.declaration import Whole, check_fields
+from pflego.federation.roster import Client, Federation
+from pflego.learning import theory
+from pflego.learning.evaluation import Score
+from pflego.learning.heads import Descent, HeadGradient, HeadInit
+from pflego.learning.model import Model
+from pflego.learning.task import Task
+from pflego.randomness import torch_generator
+from pflego.weights import Weights, is_finite, weighted_sum
+
+Memory: TypeAlias = Literal["keep", "recompute"]
+Speedup: TypeAlias = Literal["none", "gram"]
+Labels: TypeAlias = Literal["own", "local", "global"]
+
+
+@dataclass(frozen=True)
+class LabelSpace:
+    """What a model's outputs stand for.
+
+    labels="own": each client's head has one output for each of its classes. "local": all have as many outputs as
+    the client with the most classes, numbered anew on every client, so that an output means different things to
+    different clients. "global": one output for every class of the federation, with one meaning.
+    """
+
+    labels: Labels = "own"
+    everybodys: Tensor = field(
+        default_factory=lambda: torch.empty(0, dtype=torch.long)
+    )  # the federation's classes
+    most_classes: int | None = None  # of one client; None in regression
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """How samples go through the backbone, for the same result.
+
+    Parameters
+    ----------
+    slice_size
+        Samples that go through it at a time; None: as is fastest, which is a client's all at once, or 32 images where
+        there are convolutions.
+    memory
+        "keep" holds every slice's activations until the backward pass: one forward and one backward pass per gradient.
+        "recompute" holds one slice's only: a second forward pass instead.
+    speedup
+        "gram": full steps through a first dense layer are taken in the span of a client's samples (gram.py).
+    """
+
+    slice_size: Whole | None = None
+    memory: Memory = "keep"
+    speedup: Speedup = "none"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+class Problem:
+    """A client's loss l_i(W, theta), eq. (clientloss), and its gradients."""
+
+    def __init__(
+        self,
+        client: Client,
+        model: Model,
+        task: Task,
+        device: torch.device,
+        *,
+        space: LabelSpace = LabelSpace(),
+        streaming: Streaming = Streaming(),
+    ) -> None:
+        self.client = client
+        self.model = model
+        self.task = task
+        self.device = device
+        self.streaming = streaming
+        self.samples = len(client.x_train)  # N_i
+        self.slice = streaming.slice_size or model.slice  # samples that go through the backbone at a time
+        # what its first outputs stand for, none in regression, and how many outputs there are
+        self.classes = space.everybodys if space.labels == "global" else client.classes
+        own = len(self.classes) or client.y_train[:1].numel()
+        self.outputs = max(own, space.most_classes or 0) if space.labels == "local" else own
+        self.head = model.head(self.outputs)
+        self.forward_passes = 0
+        self.backward_passes = 0
+        self._space = space
+        self._prepared: list[Tensor] = []
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Where its outputs stand among those of the whole federation."""
+        if len(self.classes) == 0:
+            return torch.arange(self.outputs, device=self.device)
+        return torch.searchsorted(self._space.everybodys, self.classes).to(self.device)
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """The training labels as the loss takes them."""
+        return self._targets(self.client.y_train)
+
+    def new_head(self, how: HeadInit, seed: int) -> Weights:
+        """Give this client's first head, a function of the seed and its id."""
+        generator = torch_generator(seed, "head", client=self.client.id)
+        return self.head.init(how, generator, self.model.weight_dtype)
+
+    def forward(self, weights: Weights) -> ForwardPass:
+        """Pass all samples through the backbone once."""
+        return ForwardPass([self], weights)
+
+    def inputs(self) -> Iterable[Tensor]:
+        """Prepare the samples for the backbone, in slices: kept for the next pass, unless memory is short."""
+        if self.streaming.memory == "recompute":
+            return self._in_slices(self.client.x_train)
+        if not self._prepared:
+            self._prepared = list(self._in_slices(self.client.x_train))
+        return self._prepared
+
+    def head_loss(self, weights: Weights, features: Tensor) -> float:
+        """Compute the loss at a head, from features."""
+        return self.head.loss(weights, features, self.targets, self.task)
+
+    def head_gradient(self, weights: Weights, features: Tensor) -> HeadGradient:
+        """Compute loss and gradients at a head, from features."""
+        return self.head.gradient(weights, features, self.targets, self.task)
+
+    def head_steps(self, weights: Weights, features: Tensor, steps: int, descent: Descent) -> Weights:
+        """Take steps on the head alone, from features."""
+        return self.head.descend(weights, features, self.targets, self.task, steps, descent)
+
+    def head_smoothness(self, weights: Weights, features: Tensor) -> float:
+        """L_i, the smoothness constant of the loss as a function of the head."""
+        return self.head.smoothness(weights, features, self.targets, self.task)
+
+    def backbone_smoothness(self, weights: Weights, iterations: int) -> float:
+        """Estimate the loss's smoothness constant in theta, where it is: one pass each way per iteration."""
+        theta = {name: weights[name] for name in self.model.names}
+        self.forward_passes += iterations
+        self.backward_passes += iterations
+
+        def loss_of(x: Tensor, targets: Tensor) -> theory.Part:
+            def loss(theta: Weights) -> Tensor:
+                z = self.head.outputs(weights, self.model.phi(theta, self.model.prepare(x, self.device)))
+                return len(x) / self.samples * self.task.loss(z, targets)
+
+            return loss
+
+        size = self.slice or self.samples
+        parts = zip(torch.split(self.client.x_train, size), torch.split(self.targets, size), strict=True)
+        return theory.smoothness([loss_of(x, t) for x, t in parts], theta, iterations)
+
+    def gradient(self, weights: Weights) -> Weights:
+        """Compute the joint gradient of backbone and head: one forward and one backward pass.
+
+        A slice of the samples goes both ways before the next, so that only its activations are in memory.
+        """
+        self.forward_passes += 1
+        self.backward_passes += 1
+        parts = zip(self.inputs(), torch.split(self.targets, self.slice or self.samples), strict=True)
+        gradients = (
+            (len(targets) / self.samples, self._part_gradient(weights, inputs, targets))
+            for inputs, targets in parts
+        )
+        return weighted_sum(gradients) if self.slice and self.slice < self.samples else next(gradients)[1]
+
+    def _part_gradient(self, weights: Weights, inputs: Tensor, targets: Tensor) -> Weights:
+        forward = ForwardPass([self], weights, part=inputs)
+        at_head = self.head.gradient(weights, forward.features, targets, self.task)
+        return {**forward.backward(at_head.features), **at_head.head}
+
+    @torch.no_grad()
+    def loss(self, weights: Weights) -> float:
+        """Look at the training loss. No part of a client's work, so the pass is not counted."""
+        features = torch.cat([self.model.phi(weights, inputs) for inputs in self.inputs()])
+        return self.head_loss(weights, features)
+
+    @torch.no_grad()
+    def test(self, weights: Weights) -> Score:
+        """Look at the result on the test data. No part of a client's work, so the pass is not counted."""
+        if len(self.client.x_test) == 0:
+            return Score(0, None, 0.0)
+        targets = self._targets(self.client.y_test)
+        features = [self.model.phi(weights, inputs) for inputs in self._in_slices(self.client.x_test)]
+        z = self.head.outputs(weights, torch.cat(features))
+        loss = float(self.task.loss(z, targets)) if self.task.known(targets) else nan
+        return Score(len(z), loss if isfinite(loss) else None, float(self.task.scores(z, targets).sum()))
+
+    def _targets(self, y: Tensor) -> Tensor:
+        targets = self.task.targets(y, self.classes, self.model.weight_dtype)
+        if targets.shape[1] < self.outputs:
+            targets = functional.pad(targets, (0, self.outputs - targets.shape[1]))
+        return targets.to(self.device)
+
+    def _in_slices(self, x: Tensor) -> Iterator[Tensor]:
+        parts = torch.split(x, self.slice or len(x))
+        return (self.model.prepare(part, self.device) for part in parts)
+
+
+@dataclass(frozen=True)
+class Problems:
+    """The problems of a federation's clients, made when they are asked for."""
+
+    federation: Federation
+    model: Model
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    streaming: Streaming = Streaming()
+    labels: Labels = "own"
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[type[Problems], tuple[object, ...]]:
+        """Made again where it is sent: a lock cannot be."""
+        return Problems, (self.federation, self.model, self.device, self.streaming, self.labels)
+
+    @cached_property
+    def _space(self) -> LabelSpace:
+        classes = torch.tensor(self.federation.classes or [], dtype=torch.long)
+        return LabelSpace(self.labels, classes, self.federation.most_classes)
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a model that everybody shares has."""
+        if self.labels == "local" and self.federation.most_classes:
+            return self.federation.most_classes
+        return self.federation.outputs
+
+    def size(self, positions: Sequence[int]) -> float:
+        """Estimate the work of a pass over the data of some clients: multiplications, in a dense network."""
+        return float(self.federation.sizes[positions].sum()) * sum(self.model.sizes.values())
+
+    def __getitem__(self, position: int) -> Problem:
+        """Give the problem of the client at a position."""
+        with self._lock:  # whoever loads clients need not do it for two threads at once
+            client = self.federation[position]
+        return Problem(
+            client,
+            self.model,
+            self.federation.task,
+            self.device,
+            space=self._space,
+            streaming=self.streaming,
+        )
+
+
+class ForwardPass:
+    """A pass of one client's samples through the backbone, or of several clients' together.
+
+    One backward pass can follow it. A pass of a part of one client's samples, prepared inputs, is not counted.
+    """
+
+    def __init__(self, problems: Sequence[Problem], weights: Weights, *, part: Tensor | None = None) -> None:
+        self._problems = problems
+        self._part = part
+        self._theta = {name: weights[name].detach().requires_grad_() for name in problems[0].model.names}
+        self._keep = part is not None or problems[0].streaming.memory != "recompute"
+        self._outputs: list[Tensor] = []
+        features = []
+        self._count(forward=1)
+        with torch.set_grad_enabled(self._keep):
+            for inputs in self._slices():
+                output = problems[0].model.phi(self._theta, inputs)
+                features.append(output.detach())
+                if self._keep:
+                    self._outputs.append(output)
+        self.features = features[0] if len(features) == 1 else torch.cat(features)  # (samples, M)
+
+    def backward(self, features_gradient: Tensor) -> Weights:
+        """Turn d loss / d phi into d loss / d theta. The activations are spent."""
+        if not self._theta:
+            self._count(backward=1)
+            return {}
+        scales = [1.0]
+        model = self._problems[0].model
+        if model.dtype != model.weight_dtype:
+            # half precision: lift small gradients above its smallest number, unless the large ones then overflow
+            scales = [float(min(len(features_gradient), 1024)), 1.0]
+        for scale in scales:
+            slopes = features_gradient if scale == 1 else features_gradient * scale
+            gradient = self._backward(slopes, keep=scale != scales[-1])
+            if len(scales) == 1 or is_finite(gradient):
+                break
+        self._outputs.clear()
+        return gradient if scale == 1 else {name: g / scale for name, g in gradient.items()}
+
+    def _backward(self, slopes: Tensor, *, keep: bool) -> Weights:
+        self._count(backward=1, forward=0 if self._keep else 1)
+        parameters = list(self._theta.values())
+        model = self._problems[0].model
+        outputs = self._outputs if self._keep else (model.phi(self._theta, x) for x in self._slices())
+        total: list[Tensor] = []
+        done = 0
+        for output in outputs:
+            slope = slopes[done : done + len(output)].to(output.dtype)
+            done += len(output)
+            gradients = torch.autograd.grad(
+                output, parameters, slope, retain_graph=keep, materialize_grads=True
+            )
+            if total:
+                torch._foreach_add_(total, gradients)
+            else:
+                total = [gradient.contiguous() for gradient in gradients]
+        return dict(zip(self._theta, total, strict=True))
+
+    def _slices(self) -> Iterator[Tensor]:
+        if self._part is not None:
+            return iter([self._part])
+        if len(self._problems) == 1:
+            return iter(self._problems[0].inputs())
+        return self._problems[0]._in_slices(torch.cat([problem.client.x_train for problem in self._problems]))
+
+    def _count(self, *, forward: int = 0, backward: int = 0) -> None:
+        for problem in self._problems if self._part is None else []:
+            problem.forward_passes += forward
+            problem.backward_passes += backward

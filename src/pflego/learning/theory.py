@@ -1,0 +1,133 @@
+"""What the paper's theory says about rates, and the constants it needs.
+
+A function with smoothness constant L falls with every gradient step of a rate below 2/L, and a rate of 1/L is
+the best that L alone can promise. For a client's head, with the features Phi_i of its N_i samples and a last
+column of ones,
+
+    L_i = c lambda_max(Phi_i^T Phi_i / N_i)        c = 1/2 for the softmax, 1 for half the squared error
+
+holds everywhere, since the Hessian of one sample's loss with respect to its outputs never exceeds c. For the
+backbone, or a head that is not linear, L is measured where the weights are, by power iteration on
+Hessian-vector products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import floor, inf, sqrt
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from pflego.learning.task import Task
+from pflego.weights import Weights, weighted_sum
+
+Part: TypeAlias = Callable[[Weights], Tensor]
+
+ITERATIONS = 12  # of the power method: from a random start, enough to be within a factor of 2 of lambda_max
+
+
+def power_iteration(
+    apply: Callable[[Weights], Weights], like: Weights, iterations: int = ITERATIONS
+) -> float:
+    """Estimate the largest eigenvalue, by magnitude, of a symmetric operator; never above the true one.
+
+    >>> scales = torch.tensor([3.0, 1.0, 0.5])
+    >>> round(power_iteration(lambda v: {"w": scales * v["w"]}, {"w": torch.zeros(3)}), 4)
+    3.0
+    """
+    generator = torch.Generator().manual_seed(0)
+    vector = {
+        k: torch.randn(w.shape, generator=generator, dtype=w.dtype).to(w.device) for k, w in like.items()
+    }
+    size = _norm(vector)
+    value = 0.0
+    for _ in range(iterations):
+        if size == 0.0:
+            break
+        vector = apply({name: tensor / size for name, tensor in vector.items()})
+        value = size = _norm(vector)
+    return value
+
+
+def head_smoothness(features: Tensor, task: Task, iterations: int = ITERATIONS) -> float:
+    """L_i of a linear head on features, (samples, M), its bias included.
+
+    >>> from pflego.learning.task import Regression
+    >>> round(head_smoothness(torch.tensor([[2.0], [-2.0]]), Regression()), 4)
+    4.0
+    """
+    n, width = features.shape
+    vector = first_vector(width + 1).to(features)
+    size = torch.linalg.vector_norm(vector)
+    for _ in range(iterations):
+        vector = vector / size
+        z = torch.addmv(vector[-1].expand(n), features, vector[:-1])  # (n,)
+        vector = torch.cat([features.T @ z, z.sum()[None]]) / n  # Phi^T Phi v / n
+        size = torch.linalg.vector_norm(vector)
+    return task.curvature * float(size)
+
+
+@cache
+def first_vector(width: int) -> Tensor:
+    """Draw the vector the power method starts from: at random, but always the same."""
+    return torch.randn(width, generator=torch.Generator().manual_seed(0))
+
+
+def smoothness(parts: Sequence[Part], weights: Weights, iterations: int = ITERATIONS) -> float:
+    """L of any twice differentiable loss where the weights are: the largest curvature there.
+
+    The loss is the sum of its parts, and only one part's graph is held at a time.
+    """
+    if not weights:
+        return 0.0
+
+    def curvature(vector: Weights) -> Weights:
+        return weighted_sum((1, _hessian_product(part, weights, vector)) for part in parts)
+
+    return power_iteration(curvature, weights, iterations)
+
+
+def _hessian_product(part: Part, weights: Weights, vector: Weights) -> Weights:
+    point = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}
+    parameters = list(point.values())
+    slopes = torch.autograd.grad(part(point), parameters, create_graph=True, materialize_grads=True)
+    along = sum((slope * v).sum() for slope, v in zip(slopes, vector.values(), strict=True))
+    if not (isinstance(along, Tensor) and along.requires_grad):
+        return {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+    return dict(zip(point, torch.autograd.grad(along, parameters, materialize_grads=True), strict=True))
+
+
+def best_rate(smoothness: float) -> float:
+    """1/L, the rate that promises most; 0 where the loss is flat and there is nowhere to go."""
+    return 1 / smoothness if smoothness else 0.0
+
+
+def client_bound(smoothness: float) -> float:
+    """Proposition 2: beta must stay below 2/L."""
+    return 2 / smoothness if smoothness else inf
+
+
+def server_bound(smoothness: float, *, scale: float) -> float:
+    """Proposition 2: rho must stay below 2/L r/I; `scale` is I/r."""
+    return client_bound(smoothness) / scale
+
+
+def corollary_rate(smoothness: float, *, expected: float, clients: int, rounds: int) -> float:
+    """Corollary 1: rho = 1/L sqrt(r / (T I)) gives a rate of O(sqrt(I / T)), O(1 / sqrt(T)) with everyone."""
+    return sqrt(expected / (rounds * clients)) / smoothness
+
+
+def smallest_cohort(clients: int, rounds: int) -> int:
+    """Compute the smallest whole r for which Corollary 1's rho obeys Proposition 2: floor(I / 4T) + 1.
+
+    >>> smallest_cohort(100, 10)
+    3
+    """
+    return floor(clients / (4 * rounds)) + 1
+
+
+def _norm(vector: Weights) -> float:
+    return float(torch.stack([tensor.double().square().sum() for tensor in vector.values()]).sum().sqrt())

@@ -1,0 +1,74 @@
+"""What has happened in a run, round by round, and the files it is kept in."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from hashlib import blake2b
+from itertools import takewhile
+from math import inf
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pflego.errors import FolderError
+from pflego.files import write_atomically
+
+HistoryRow: TypeAlias = dict[str, float | int | None]
+Evaluations: TypeAlias = dict[int, list[float | None]]  # by round: the metric of every client
+
+
+def everybodys(evaluations: Evaluations, clients: int) -> Evaluations:
+    """Extend figures to this many clients: those who joined later had none before."""
+    return {number: [*own, *[None] * (clients - len(own))] for number, own in evaluations.items()}
+
+
+class HistoryFile:
+    """A file of JSON, at most one line per round, in the order of rounds; what is added is on disk at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written = blake2b(digest_size=16)
+
+    @property
+    def digest(self) -> str:
+        """Of all lines so far."""
+        return self._written.hexdigest()
+
+    def append(self, row: Mapping[str, object]) -> None:
+        """Add a line."""
+        line = json.dumps(row).encode() + b"\n"
+        self._written.update(line)
+        with self._path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read(self, rounds: int, digest: str) -> list[dict[str, Any]]:
+        """Read the lines of the rounds up to one, which must be those of the digest. Nothing is changed."""
+        lines = self._upto(rounds)
+        self._written = blake2b(b"".join(lines), digest_size=16)
+        if self.digest != digest:
+            raise FolderError(
+                f"{self._path} is damaged and was left as it is: "
+                f"its lines up to round {rounds} are not those of the checkpoint"
+            )
+        return [json.loads(line) for line in lines]
+
+    def cut(self, rounds: int) -> None:
+        """Drop the lines of later rounds."""
+        lines = self._upto(rounds)
+        self._written = blake2b(b"".join(lines), digest_size=16)
+        write_atomically(self._path, b"".join(lines))
+
+    def _upto(self, rounds: int) -> list[bytes]:
+        """Read the first lines that are whole and of a round not above this one."""
+        lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
+        return list(takewhile(lambda line: _round_of(line) <= rounds, lines))
+
+
+def _round_of(line: bytes) -> float:
+    try:
+        return float(json.loads(line)["round"])
+    except (ValueError, TypeError, KeyError):
+        return inf  # half a line, or none of ours

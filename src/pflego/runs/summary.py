@@ -1,0 +1,110 @@
+"""What a run came to, in a few figures: what the command line, comparisons and reports say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean, pstdev
+
+from pflego.federation.remote import RemoteFederation
+from pflego.learning.evaluation import pooled, worst_tenth
+from pflego.runs.history import HistoryRow
+from pflego.runs.run import Run
+
+LAST = 10  # the participants' figure is a mean over the last ten rounds, as in the paper's tables
+
+Curves = dict[str, list[tuple[int, float]]]
+
+
+def curves_of(history: Sequence[HistoryRow], metric: str) -> Curves:
+    """Return curves of (round, value): loss, participants and everyone, where they are known numbers."""
+    keys = {"loss": "loss", "participants": f"participants_{metric}", "everyone": f"everyone_{metric}"}
+    return {
+        name: [
+            (int(row["round"] or 0), value)
+            for row in history
+            if (value := row.get(key)) is not None and isfinite(value)
+        ]
+        for name, key in keys.items()
+    }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How good everyone's models are after a round."""
+
+    round: int
+    everyone: float | None  # over the test samples of all clients together
+    figures: Sequence[float | None]  # every client's own, in the order of the federation
+
+    @classmethod
+    def of(cls, run: Run) -> Evaluation | None:
+        """Return the last one; where rounds were done or clients came since, evaluate everyone once more.
+
+        That is not done where it was not wanted in training (evaluate_every=None) or data are elsewhere; None if there
+        is no evaluation at all.
+        """
+        task, done = run.federation.task, len(run.history)
+        never = run.plan.evaluate_every is None or isinstance(run.federation, RemoteFederation)
+        fresh = done in run.evaluations and all(after < done for after in run.plan.joined_after)
+        if done and not fresh and not never:
+            scores = run.scores()
+            return cls(done, pooled(scores, task), [score.value(task) for score in scores])
+        if not run.evaluations:
+            return None
+        last = max(run.evaluations)
+        return cls(last, run.history[last - 1].get(f"everyone_{task.metric}"), run.evaluations[last])
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run came to."""
+
+    algorithm: str
+    clients: int
+    rounds: int  # that were done
+    metric: str  # accuracy, or rmse
+    higher_is_better: bool
+    everyone: float | None  # all clients, after the last round
+    spread: float | None  # standard deviation of the metric over clients
+    worst_tenth: float | None
+    participants: float | None  # mean over the last rounds
+    loss: float | None  # of the last round's participants
+    forward_passes: float  # of a participant in a round, the most there were
+    backward_passes: float
+    bytes_up: float  # in all
+    bytes_down: float
+    seconds_a_round: float
+    seconds: float  # work of clients and server
+
+    @classmethod
+    def of(cls, run: Run, evaluation: Evaluation | None = None) -> Summary:
+        """Sum up a run. An evaluation that is there already is not made again."""
+        task, history = run.federation.task, run.history
+        evaluation = evaluation or Evaluation.of(run)
+        figures = [] if evaluation is None else [f for f in evaluation.figures if f is not None]
+        curves = curves_of(history, task.metric)
+        participants = [value for _, value in curves["participants"][-LAST:]]
+
+        def values(key: str) -> list[float]:
+            return [row.get(key) or 0 for row in history]
+
+        return cls(
+            algorithm=run.algorithm.name,
+            clients=len(run.federation),
+            rounds=len(history),
+            metric=task.metric,
+            higher_is_better=task.higher_is_better,
+            everyone=None if evaluation is None else evaluation.everyone,
+            spread=pstdev(figures) if figures else None,
+            worst_tenth=worst_tenth(figures, higher_is_better=task.higher_is_better),
+            participants=fmean(participants) if participants else None,
+            loss=curves["loss"][-1][1] if curves["loss"] else None,
+            forward_passes=max(values("forward_passes"), default=0),
+            backward_passes=max(values("backward_passes"), default=0),
+            bytes_up=sum(values("bytes_up")),
+            bytes_down=sum(values("bytes_down")),
+            seconds_a_round=sum(values("seconds")) / max(1, len(history)),
+            seconds=sum(values("seconds")),
+        )

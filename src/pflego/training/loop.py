@@ -1,0 +1,150 @@
+"""The round loop: a run, its folder, its peers and its clients' states, held together while it trains."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pflego.engines.base import Engine, Outcome
+from pflego.engines.play import Played
+from pflego.federation.roster import ClientId
+from pflego.learning.evaluation import pooled
+from pflego.runs.folder import RunFolder
+from pflego.runs.history import HistoryRow
+from pflego.runs.run import Run
+from pflego.runs.states import States
+from pflego.training.callbacks import Callback, watching
+from pflego.weights import Weights, to
+
+
+class RateWarning(UserWarning):
+    """A rate lies above the bound under which the theory promises convergence."""
+
+
+@dataclass
+class Training:
+    """A run that is being trained.
+
+    Parameters
+    ----------
+    run
+        What has come of it so far, and its plan.
+    engine
+        Where client work runs.
+    states
+        What clients keep.
+    server
+        The server's own state: its optimiser's.
+    folder
+        Where it is written down, if anywhere.
+    own
+        By position, whether a client is this process's.
+    checkpoint_every
+        Rounds between checkpoints.
+    """
+
+    run: Run
+    engine: Engine
+    states: States
+    server: Weights
+    folder: RunFolder | None
+    own: npt.NDArray[np.bool_]
+    checkpoint_every: int = 1
+
+    def __post_init__(self) -> None:
+        self._exchange = self.run.plan.exchange(self.run.algorithm, self.run.federation.sizes)
+        self._unsaved: dict[ClientId, Weights] = {}
+
+    def rounds(self, first: int, callbacks: Sequence[Callback]) -> None:
+        """Play the rounds from one on."""
+        with watching(callbacks, self.run):
+            for number in range(first, self.run.plan.rounds + 1):
+                row = self.play(number)
+                if self.run.plan.evaluates(number):
+                    self.evaluate(row)
+                self.run.history.append(row)
+                self.write(number, row)
+                for callback in callbacks:
+                    callback.on_round(self.run, row)
+
+    def play(self, number: int) -> HistoryRow:
+        """Let a cohort work and the server step; give the round's row of the history."""
+        run = self.run
+        cohort = run.plan.cohort(number, len(run.federation))
+        played = self._exchange.play(
+            self.engine,
+            number,
+            run.shared,
+            self.server,
+            cohort,
+            ids=run.federation.ids,
+            keep=self._keep,
+            arrives=lambda outcome: self._arrives(outcome, number),
+        )
+        run.shared, self.server = played.shared, played.server
+        return self._row(number, len(cohort), played)
+
+    def evaluate(self, row: HistoryRow) -> None:
+        """Test everyone with the weights as they are, and note it in the round's row."""
+        task = self.run.federation.task
+        scores = self.engine.scores(self.run.shared)
+        row[f"everyone_{task.metric}"] = pooled(scores, task)
+        self.run.evaluations[int(row["round"] or 0)] = [score.value(task) for score in scores]
+
+    def write(self, number: int, row: HistoryRow) -> None:
+        """Write the round down, and where it is time for one, a checkpoint."""
+        if self.folder is None:
+            return
+        self.folder.append(row, self.run.evaluations.get(number))
+        if number == self.run.plan.rounds or number % self.checkpoint_every == 0:
+            self.folder.save(number, self.run.shared, self.server, self._unsaved)
+            self._unsaved.clear()
+            self.states.written()
+
+    def warn(self) -> None:
+        """Say once what looks wrong before the first round, where the client is that sees it."""
+        run = self.run
+        cohort = run.plan.cohort(1, len(run.federation))
+        if not cohort or not self.own[cohort[0]]:
+            return
+        problem = run.problems[cohort[0]]
+        [turn, *_] = self._exchange.turns(self._exchange.round(1), cohort)
+        state = to(run.states[problem.client.id], problem.device)
+        if words := run.algorithm.warn(turn.now, run.shared, state, problem):
+            warnings.warn(words, RateWarning, stacklevel=3)
+
+    def _keep(self, changed: Mapping[ClientId, Weights]) -> None:
+        self.states.update(changed)
+        self._unsaved.update(changed)
+
+    def _row(self, number: int, asked: int, played: Played) -> HistoryRow:
+        task = self.run.federation.task
+        metrics = dict(played.metrics)
+        test = metrics.pop("test", None)
+        tested = None if test is None or test.value is None else task.metric_value(test.value)
+        return {
+            "round": number,
+            "participants": asked,
+            "loss": None,
+            f"participants_{task.metric}": tested,
+            "seconds": played.seconds,
+            "forward_passes": 0,
+            "backward_passes": 0,
+            "missing": played.missing,
+            "rejected": played.rejected,
+            **{name: metric.value for name, metric in metrics.items()},
+        }
+
+    def _arrives(self, outcome: Outcome, number: int) -> bool:
+        passes = sum(int(outcome.metrics[f"{way}_passes"].total) for way in ("forward", "backward"))
+        return self.run.plan.network.delivers(
+            samples=outcome.samples,
+            passes=passes,
+            client=outcome.client,
+            number=number,
+            seed=self.run.plan.seed,
+        )

@@ -1,0 +1,354 @@
+"""train(): from a federation, a model and a method to a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pflego.algorithms.base import Algorithm
+from pflego.algorithms.registry import spelling
+from pflego.declaration import (
+    Count,
+    InPython,
+    MayChange,
+    Positive,
+    Probability,
+    Reads,
+    Simulated,
+    Whole,
+    check_arguments,
+    declared,
+)
+from pflego.engines.base import Engine, EngineMaker
+from pflego.engines.distributed import DistributedEngine, dealt
+from pflego.engines.local import LocalEngine
+from pflego.engines.peers import Peers, joined
+from pflego.errors import SettingError, UserError
+from pflego.exchange.aggregation import Aggregation, Mean
+from pflego.exchange.transforms import Transform
+from pflego.exchange.weighting import Missing, WeightingName
+from pflego.federation.network import Network, Speed
+from pflego.federation.participation import Everyone, Participation, participation_of, spelled
+from pflego.federation.remote import RemoteFederation
+from pflego.federation.roster import ClientId, Federation
+from pflego.files import write_atomically
+from pflego.learning import device as devices
+from pflego.learning.model import Model
+from pflego.learning.problem import Memory, Problems, Speedup, Streaming
+from pflego.runs.folder import Checkpoint, RunFolder
+from pflego.runs.history import everybodys
+from pflego.runs.plan import Plan
+from pflego.runs.record import RECORD, Table, Tables, differences, in_table, joined_after, record
+from pflego.runs.run import Run
+from pflego.runs.states import States
+from pflego.training.callbacks import Callback
+from pflego.training.loop import Training
+from pflego.training.progress import Progress
+from pflego.weights import Weights, to
+
+EngineName: TypeAlias = Literal["local", "distributed", "flower-simulation"]
+Stored: TypeAlias = Callable[[ClientId], Weights | None]  # reads a client's state, where there is one
+
+_CHECK_SAMPLES = 8  # how many samples the backbone is tried on before training
+
+
+def train(
+    federation: Federation,
+    model: Model,
+    algorithm: Algorithm,
+    *,
+    rounds: Annotated[Whole, MayChange] = 100,
+    participation: Annotated[Participation | int | str, Reads(participation_of)] = Everyone(),
+    dropout: Annotated[Probability, Simulated] = 0.0,
+    deadline: Annotated[Positive | None, Simulated] = None,
+    speed: Speed = Speed(),
+    missing: Missing = "zero",
+    weighting: WeightingName = "samples",
+    aggregation: Annotated[Aggregation, InPython] = Mean(),
+    transforms: Annotated[Sequence[Transform], InPython] = (),
+    slice_size: Whole | None = None,
+    memory: Memory = "keep",
+    speedup: Speedup = "none",
+    seed: int = 0,
+    evaluate_every: Count | None = 10,
+    device: Annotated[str | torch.device, MayChange] = "auto",
+    engine: Annotated[EngineName | EngineMaker, MayChange, Simulated] = "local",
+    out: Annotated[str | Path | None, MayChange] = None,
+    checkpoint_every: Annotated[Whole, MayChange] = 1,
+    states: Annotated[Literal["memory", "disk"], MayChange, Simulated] = "memory",
+    resume: Annotated[bool, InPython] = False,
+    callbacks: Annotated[Sequence[Callback], InPython] = (),
+    progress: Annotated[bool | None, InPython] = None,
+) -> Run:
+    """Train a federation.
+
+    Parameters
+    ----------
+    federation, model, algorithm
+        Who, what and how.
+    rounds
+        T, the number of rounds.
+    participation
+        Who takes part in a round: a number, everyone, binomial:0.2, between:4-28, or module:Name of your own. In Python
+        `Fixed(r)`, `Everyone()`, `Binomial(p)`, `Between(low, high)`, or any object with check, expected and draw.
+    dropout
+        The probability that a participant's reply never arrives.
+    deadline
+        Seconds the server waits for replies in a simulation of stragglers; if not given, for everybody. Clients are as
+        fast as `speed` says.
+    speed
+        How fast clients are, in the simulation of stragglers.
+    missing
+        Where replies are missing: count them as zero, or renormalise the weights of the others to sum to one.
+    weighting
+        Whose loss counts how much: by samples, as in the paper, or every client equal.
+    aggregation
+        How contributions are combined.
+    transforms
+        What happens to a contribution on its client, before it is sent, in this order.
+    slice_size
+        Samples that go through a backbone at a time, for the same result. If not given, as is fastest: a client's all
+        at once, or 32 images where there are convolutions.
+    memory
+        Keep activations for the backward pass, or recompute them, at the price of a second forward pass.
+    speedup
+        gram: full steps through a first dense layer in the span of a client's samples, where that is cheaper. They are
+        the same steps of FedAvg and its kin, about twice as fast on images.
+    seed
+        Decides every random draw.
+    evaluate_every
+        Rounds between evaluations of everyone; 0: only after the last round. None, in Python: never.
+    device
+        auto (CUDA, MPS or the CPU), or a device's name.
+    engine
+        Where clients work: local, distributed (in the processes torchrun starts) or flower-simulation (on a Ray
+        cluster). Under "distributed" each process calls this with the same arguments. In Python also a function that
+        makes an engine of problems, algorithm and states.
+    out
+        Folder for settings, history and checkpoints. In Python nothing is written without it.
+    checkpoint_every
+        Rounds between checkpoints. An interrupted run loses at most these, and does them again.
+    states
+        Hold clients' states in memory, or on disk, in `out`, for more clients than memory holds.
+    resume
+        Go on with the run in `out`, exactly as if it had never been interrupted.
+    callbacks
+        Told of the start, every round and the end; where there are several processes, in the first of them.
+    progress
+        Show progress; by default only in a terminal.
+    """
+    given = dict(locals())
+    _check(given)
+    plan = Plan(
+        rounds=rounds,
+        participation=participation_of(participation),
+        network=Network(dropout, deadline, speed),
+        weighting=weighting,
+        aggregation=aggregation,
+        missing=missing,
+        transforms=transforms,
+        streaming=Streaming(slice_size, memory, speedup),
+        seed=seed,
+        evaluate_every=evaluate_every,
+    )
+    plan.participation.check(len(federation))
+    place = devices.resolve(device, model.dtype)
+    if (inputs := federation.some_inputs(_CHECK_SAMPLES)) is not None:
+        model.check(inputs)
+    with joined(engine == "distributed") as peers, _held(out, peers) as folder:
+        tables = _tables(given, plan)
+        _check_same(tables, peers)
+        own = dealt(federation.sizes, peers)
+        begin = _begin(folder, tables, given, own)
+        if folder is not None:
+            tables[RECORD] = folder.settings()[RECORD]  # of a run that goes on, what it was made with
+            plan = replace(plan, joined_after=joined_after(tables))
+        problems = Problems(federation, model.to(place), place, plan.streaming, algorithm.labels)
+        if begin is None:
+            begin = Checkpoint(0, algorithm.init_shared(model, problems.outputs, seed), {}, {}, [], {})
+        stored = None if own.all() else _elsewhere(federation, own)
+        if folder is not None and (states == "disk" or stored is not None):
+            stored = folder.state
+        kept = kept_states(federation, model, algorithm, seed, begin, stored, in_memory=states == "memory")
+        together = plan.network.lossless and plan.exchange(algorithm, federation.sizes).sums
+        here = LocalEngine(problems, algorithm, kept, transforms, together)
+        with _worker(engine, here, peers, own) as worker:
+            run = Run(
+                problems=problems,
+                algorithm=algorithm,
+                plan=plan,
+                shared=to(begin.shared, place),
+                states=kept,
+                settings=tables,
+                engine=worker
+                if isinstance(federation, RemoteFederation)
+                else here,  # answers what is asked of the run
+                history=begin.history,
+                evaluations=everybodys(begin.evaluations, len(federation)),
+                folder=None if folder is None else folder.path,
+            )
+            training = Training(run, worker, kept, to(begin.server, place), folder, own, checkpoint_every)
+            if begin.round == 0 and inputs is not None:
+                training.warn()
+            training.rounds(begin.round + 1, _watchers(callbacks, progress) if peers.first else [])
+    return run
+
+
+def kept_states(
+    federation: Federation,
+    model: Model,
+    algorithm: Algorithm,
+    seed: int,
+    begin: Checkpoint,
+    stored: Stored | None = None,
+    *,
+    in_memory: bool = True,
+) -> States:
+    """Give clients' states as of a checkpoint; those of clients never visited are made when asked for, on the CPU."""
+    first = Problems(federation, model, labels=algorithm.labels)
+    kept = States(
+        federation,
+        lambda client: algorithm.init_state(first[federation.position(client)], seed),
+        stored,
+        in_memory=in_memory,
+    )
+    kept.update(
+        {client: begin.states[str(client)] for client in federation.ids if str(client) in begin.states}
+    )
+    return kept
+
+
+def may_change() -> set[str]:
+    """Name the settings that may differ when a run is resumed."""
+    return {name for name, one in declared(train).items() if one.may_change}
+
+
+def _check(given: dict[str, object]) -> None:
+    """Refuse arguments that are not what `train` declares, and those that do not go together."""
+    check_arguments(train, given)
+    model, algorithm = given["model"], given["algorithm"]
+    if not isinstance(model, Model):
+        raise SettingError(
+            f"model must be a pflego.Model(backbone, features=M), not a {type(model).__name__}"
+        )
+    if not isinstance(algorithm, Algorithm):
+        raise SettingError(f"algorithm must be a method like PFLEGO(steps=50), not {algorithm!r}")
+    if not isinstance(rule := given["aggregation"], Aggregation) or isinstance(rule, type):
+        raise SettingError(f"aggregation must be a rule like Mean(), not {rule!r}")
+    chain = given["transforms"]
+    if not isinstance(chain, Sequence) or any(not callable(t) or isinstance(t, type) for t in chain):
+        raise SettingError(f"transforms must be a list of objects like Clip(1.0), not {chain!r}")
+    if given["out"] is None and given["states"] == "disk":
+        raise SettingError("states='disk' needs a folder: out=..., or --out")
+    if given["out"] is None and given["resume"]:
+        raise SettingError("to resume a run, say where it is: out=..., or --out")
+
+
+def _tables(given: dict[str, object], plan: Plan) -> Tables:
+    """Give everything that was asked for, as settings.toml has it."""
+    federation, model, algorithm = given["federation"], given["model"], given["algorithm"]
+    assert isinstance(federation, Federation)
+    assert isinstance(model, Model)
+    assert isinstance(algorithm, Algorithm)
+    run: Table = {}
+    for name, one in declared(train).items():
+        owner = plan.network.speed if one.parameter not in given else None
+        value = given[one.parameter] if owner is None else getattr(owner, one.parameter)
+        run[name] = value
+    run |= {"participation": spelled(plan.participation), "device": str(given["device"])}
+    run["out"] = None if given["out"] is None else str(given["out"])
+    if callable(given["engine"]):
+        del run["engine"]
+    if plan.aggregation != Mean() or plan.transforms:
+        run["aggregation"], run["transforms"] = repr(plan.aggregation), [repr(one) for one in plan.transforms]
+    return {
+        "data": in_table(federation.source),
+        "model": in_table(model.source),
+        "method": {"name": spelling(type(algorithm)), **algorithm.settings()},
+        "run": run,
+        RECORD: record(federation.fingerprint(), model.fingerprint()),
+    }
+
+
+def _watchers(callbacks: Sequence[Callback], progress: bool | None) -> list[Callback]:
+    shown = progress or (progress is None and Progress.in_terminal())
+    return [*callbacks, *([Progress()] if shown else [])]
+
+
+def _check_same(tables: Tables, peers: Peers) -> None:
+    """Refuse processes that were given different things."""
+    first, *_ = peers.gather(tables)
+    if first != tables:
+        raise UserError(
+            f"process {peers.rank} was not given what process 0 was: {'; '.join(differences(first, tables))}; "
+            "weights and data that are drawn at random need the same seed everywhere"
+        )
+
+
+@contextmanager
+def _held(out: object, peers: Peers) -> Iterator[RunFolder | None]:
+    """Give the run's folder, kept from others."""
+    if out is None:
+        yield None
+    else:
+        folder = RunFolder(Path(str(out)), peers)
+        with folder.held():
+            yield folder
+
+
+@contextmanager
+def _worker(
+    engine: EngineName | EngineMaker, here: LocalEngine, peers: Peers, own: npt.NDArray[np.bool_]
+) -> Iterator[Engine]:
+    """Give the engine that was asked for, for as long as the run lasts."""
+    if callable(engine):
+        yield engine(here.problems, here.algorithm, here.states)
+    elif engine == "flower-simulation":
+        from pflego.engines.simulation import simulation
+
+        with simulation(here) as simulated:
+            yield simulated
+    elif engine == "distributed":
+        yield DistributedEngine(here, peers, own)
+    else:
+        yield here
+
+
+def _begin(
+    folder: RunFolder | None, tables: Tables, given: dict[str, object], own: npt.NDArray[np.bool_]
+) -> Checkpoint | None:
+    """Make the folder ready; give where to go on, if there is such a place."""
+    if folder is None:
+        return None
+    federation = given["federation"]
+    assert isinstance(federation, Federation)
+    begin = None
+    if given["resume"]:
+        only = None if own.all() else {str(federation.ids[i]) for i in np.flatnonzero(own).tolist()}
+        in_memory = given["states"] == "memory"
+        begin = folder.resume(tables, may_change=may_change(), keep_states=in_memory, only=only)
+    else:
+        folder.begin(tables)
+    if federation.schema is not None and folder.writes:
+        write_atomically(folder.schema, federation.schema.to_json().encode())
+    return begin
+
+
+def _elsewhere(federation: Federation, own: npt.NDArray[np.bool_]) -> Stored:
+    """Refuse to give the states of other processes' clients."""
+
+    def none(client: ClientId) -> None:
+        if not own[federation.position(client)]:
+            raise UserError(
+                f"the state of client {client!r} is in another process: give the run a folder, out=..., "
+                "and all states can be read from there"
+            )
+
+    return none

@@ -1,0 +1,128 @@
+"""What comes of a federation on Flower is what comes of it in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import pflego
+from pflego.algorithms.registry import find_method
+from pflego.federation.remote import NotHereError
+from pflego.files import read_tensors
+from pflego.weights import Weights
+from tests.support.grid import Node
+from tests.support.sites import CONFIG, NAMES, SHAPE, federation, sites, train
+
+METHODS: dict[str, dict[str, float | int | str | bool]] = {
+    "pflego": {},
+    "pflego, common head": {"common_head": True},
+    "pflego, rates from the theory": {"server_lr": "auto", "server_optimizer": "sgd"},
+    "fedavg": {"client_lr": 0.1},
+    "fedavg, global classes": {"client_lr": 0.1, "labels": "global"},
+    "fedprox": {},
+    "fedper": {},
+    "fedrep": {"body_steps": 2},
+    "fedbabu": {},
+    "ditto": {"client_lr": 0.1},
+    "fedrecon": {},
+    "local": {},
+}
+
+
+def here(method: str, *, classes: bool = True, participation: int = 3) -> pflego.Run:
+    """The same in one process."""
+    own = {**METHODS[method], "steps": CONFIG["steps"]}
+    return pflego.train(
+        federation(classes=classes),
+        pflego.models.build("mlp", SHAPE, seed=5),
+        find_method(method.partition(",")[0])(**own),
+        rounds=4,
+        participation=participation,
+        seed=5,
+        evaluate_every=2,
+        device="cpu",
+    )
+
+
+def state(folder: Path, name: str, part: str = "after") -> Weights:
+    """What a client's file holds."""
+    [file] = (folder / name / "state").glob("*.safetensors")
+    tensors, facts = read_tensors(file)
+    assert facts.text("client") == name
+    return {key.removeprefix(f"{part}/"): t for key, t in tensors.items() if key.startswith(f"{part}/")}
+
+
+def assert_close(ours: Weights, theirs: Weights) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+def assert_same_history(ours: pflego.Run, theirs: pflego.Run) -> None:
+    for row, other in zip(ours.history, theirs.history, strict=True):
+        assert row.keys() == other.keys()
+        for key in row.keys() - {"seconds"}:
+            assert row[key] == pytest.approx(other[key], rel=1e-4), key
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_equal_those_of_the_local_engine(method: str, tmp_path: Path) -> None:
+    name = method.partition(",")[0]
+    ours = train(sites(tmp_path), tmp_path / "server", **METHODS[method], algorithm=name, participation=3)
+    theirs = here(method)
+    assert_close(ours.shared, theirs.shared)
+    assert_same_history(ours, theirs)
+    assert ours.evaluations.keys() == {2, 4}
+    for id in NAMES:
+        assert_close(state(tmp_path, id), theirs.states[id])
+
+
+def test_regression_too(tmp_path: Path) -> None:
+    ours = train(sites(tmp_path, classes=False), tmp_path / "server", participation=3)
+    theirs = here("pflego", classes=False)
+    assert_close(ours.shared, theirs.shared)
+    assert_same_history(ours, theirs)
+
+
+def test_a_servers_folder_can_be_opened_and_looked_at(tmp_path: Path) -> None:
+    ours = train(sites(tmp_path), tmp_path / "server", participation=3)
+    opened = pflego.open_run(tmp_path / "server")
+    assert_close(opened.shared, ours.shared)
+    assert opened.history == ours.history
+    assert opened.evaluations == ours.evaluations
+    page = opened.report(tmp_path / "report.html").read_text()
+    assert all(name in page for name in NAMES)
+    with pytest.raises(NotHereError, match="clinic"):
+        opened.evaluate()
+
+
+def test_a_site_can_hold_its_part_of_a_named_data_set(tmp_path: Path) -> None:
+    nodes = {
+        9 - id: Node(
+            {"client-id": id, "data": "digits", "clients": 5, "state": str(tmp_path), "device": "cpu"}
+        )
+        for id in range(5)
+    }
+    ours = train(nodes, tmp_path / "server", rounds=2)
+    theirs = pflego.train(
+        pflego.load("digits", clients=5),
+        pflego.models.build("mlp", (64,), seed=5),
+        pflego.PFLEGO(steps=5),
+        rounds=2,
+        seed=5,
+        evaluate_every=2,
+        device="cpu",
+    )
+    assert_close(ours.shared, theirs.shared)
+    assert_same_history(ours, theirs)
+
+
+def test_nothing_personal_is_on_the_server(tmp_path: Path) -> None:
+    run = train(sites(tmp_path), tmp_path / "server", rounds=2)
+    files = list((tmp_path / "server").rglob("*.safetensors"))
+    names = {name for file in files for name in read_tensors(file)[0]}
+    assert names
+    assert not [name for name in names if "head" in name]
+    assert all(run.states[name] == {} for name in NAMES)

@@ -1,0 +1,62 @@
+"""What a site is shown before it joins is what leaves it afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, Message
+
+from pflego.deploy.flower.client import app
+from pflego.deploy.folder import write_app
+from pflego.deploy.inspection import Line, inspect
+from pflego.weights import Weights
+from tests.deploy.flower.test_equality import state
+from tests.support.grid import opened
+from tests.support.sites import CONFIG, NAMES, sites, train
+
+METHODS: dict[str, dict[str, float | str | None]] = {
+    "pflego": {},
+    "fedavg": {},
+    "local": {},
+    "tests.support.guest:Shrinking": {"steps": None},
+    "tests.support.guest:ShrinkingTwice": {"steps": None},
+    "tests.support.guest:ShrinkingAsTold": {"steps": None},
+}
+
+
+def lines(tensors: Weights) -> set[Line]:
+    return {
+        Line(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), t.nbytes)
+        for name, t in tensors.items()
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_is_what_a_round_really_sends_and_keeps(method: str, tmp_path: Path) -> None:
+    given = {**CONFIG, "rounds": 1, "algorithm": method, **METHODS[method]}
+    write_app(tmp_path / "app", {name: value for name, value in given.items() if value is not None})
+    nodes = sites(tmp_path, NAMES)
+    node = nodes[999]  # with all classes of a federation of its own: what is shared has its size
+    shown = inspect(tmp_path / "app", " ".join(f'{name}="{value}"' for name, value in node.config.items()))
+    assert not Path(str(node.config["state"])).exists()
+    received, sent, figures = list[Weights](), list[Weights](), set[str]()
+
+    def watched(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        if message.metadata.message_type == "train":
+            tensors, facts = opened(reply.content)
+            received.append(opened(message.content)[0])
+            sent.append(tensors)
+            figures.update(facts["metrics"], {"seconds"})
+        return reply
+
+    node.answer = watched
+    alone = {"min-clients": 1, "algorithm": method, "rounds": 1, **METHODS[method]}
+    train({999: node}, tmp_path / "server", **alone)
+    assert len(shown.message) == sum(len(tensors) for tensors in sent)
+    assert set(shown.message) == {line for tensors in sent for line in lines(tensors)}
+    assert len(shown.received) == sum(len(tensors) for tensors in received)
+    assert set(shown.received) == {line for tensors in received for line in lines(tensors)}
+    assert set(shown.metrics) == figures
+    assert set(shown.kept) == lines(state(tmp_path, NAMES[1]))
