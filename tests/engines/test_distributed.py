@@ -40,6 +40,8 @@ from tests.support.reference import assert_identical, assert_same_weights, timel
 ROOT = Path(__file__).parents[2]
 PROCESSES = 2
 
+pytestmark = pytest.mark.slow  # every fixture starts processes
+
 
 def torchrun(*words: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={PROCESSES}", "-m", *words]

@@ -101,6 +101,7 @@ class Meanwhile(pflego.Callback):
             self.refused += 1
 
 
+@pytest.mark.slow
 def test_nobody_else_can_work_on_a_run_meanwhile(tmp_path: Path) -> None:
     twin = world(dtype=torch.float32)
     other = world(dtype=torch.float32, seed=9).federation[0]
@@ -211,6 +212,7 @@ def size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(tmp_path: Path) -> None:
     """SIGKILL a real process again and again, at moments drawn over its whole life, start-up included."""
     options = [
