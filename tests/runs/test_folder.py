@@ -16,12 +16,11 @@ import torch
 
 import pflego
 from pflego import files
-from pflego.codec import Reader
+from pflego.codec import Decoded
 from pflego.runs import folder as checkpoint
 from pflego.runs.folder import RunFolder
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
-from pflego.weights import Weights
 from tests.support.reference import World, assert_identical, timeless, world
 
 ALGORITHM = pflego.PFLEGO(steps=4, head_init="uniform")
@@ -126,17 +125,17 @@ def test_what_is_replaced_while_it_is_read_is_read_again(
 ) -> None:
     twin = world()
     train(twin, tmp_path, rounds=4, participation=pflego.Everyone())
-    read = files.read_tensors
+    read = files.read_checked
     times = 0
 
-    def slowly(path: Path) -> tuple[Weights, Reader]:
+    def slowly(path: Path) -> Decoded:
         nonlocal times
         found, times = read(path), times + 1
         if times == 1:  # the server's side is read, and the states of round 4 give way to those of round 5
             train(twin, tmp_path, rounds=5, participation=pflego.Everyone(), resume=True)
         return found
 
-    monkeypatch.setattr(checkpoint, "read_tensors", slowly)
+    monkeypatch.setattr(checkpoint, "read_checked", slowly)
     found = RunFolder(tmp_path).load()
     assert found is not None
     assert found.round == 5
@@ -221,11 +220,11 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(tmp_path: Path) 
         "--participation",
         "3",
         "--rounds",
-        "60",
+        "300",
         "--steps",
         "20",
         "--evaluate-every",
-        "7",
+        "50",
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -247,7 +246,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(tmp_path: Path) 
                 time.sleep(0.001)
             time.sleep(rng.uniform(0, 0.05))
         else:
-            time.sleep(rng.uniform(0.5, 3))
+            time.sleep(rng.uniform(0.3, 2))
         process.send_signal(signal.SIGKILL)
         if process.wait() == 0:
             break

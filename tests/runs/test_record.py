@@ -58,6 +58,7 @@ FREE: dict[str, dict[str, Any]] = {
     "engine": {"engine": LocalEngine},  # as one of somebody's own is given
     "out": {},  # the folder was moved
     "checkpoint_every": {"checkpoint_every": 3},
+    "keep": {"keep": 2},
     "states": {"states": "disk"},
 }
 

@@ -30,6 +30,7 @@ from pflego.federation.participation import cohort, participation_of
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import Row
 from pflego.runs import folder as checkpoint
+from pflego.runs import state_files
 from pflego.runs.history import Evaluations, HistoryRow
 from pflego.runs.run import Run
 from pflego.runs.states import States
@@ -249,13 +250,14 @@ def time_files() -> list[tuple[str, float, float]]:
     written: list[tuple[str, float, float]] = []
     original = files.write_tensors
 
-    def timed(path: Path, tensors: Weights, facts: Facts) -> str:
+    def timed(path: Path, tensors: Weights, facts: Facts, *, private: bool = False) -> str:
         began = time.monotonic()
-        stamp = original(path, tensors, facts)
+        stamp = original(path, tensors, facts, private=private)
         written.append((path.name, began, time.monotonic()))
         return stamp
 
-    vars(checkpoint)["write_tensors"] = timed
+    for module in (checkpoint, state_files):
+        vars(module)["write_tensors"] = timed
     return written
 
 

@@ -223,7 +223,10 @@ def _store(run: Run, joined: Joined, state: Weights, out: Path | None) -> None:
         return
     changed = {table: joined.run.settings[table] for table in ("data", RECORD)}
     with nullcontext(RunFolder(run.folder)) if out is None else _copied(run.folder, out) as files:
-        files.join(joined.client, state, {**files.settings(), **changed}, round_number=_round(run))
+        told = {**files.settings(), **changed}
+        joined.run.settings[RECORD] |= files.join(joined.client, state, told, round_number=_round(run))[
+            RECORD
+        ]
 
 
 @contextmanager

@@ -39,10 +39,15 @@ class HistoryFile:
         """Add a line."""
         line = json.dumps(row).encode() + b"\n"
         self._written.update(line)
-        with self._path.open("ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with self._path.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise FolderError(
+                f"cannot write {self._path}: {error.strerror or error}; the run can be resumed when that is mended"
+            ) from error
 
     def read(self, rounds: int, digest: str) -> list[dict[str, Any]]:
         """Read the lines of the rounds up to one, which must be those of the digest. Nothing is changed."""

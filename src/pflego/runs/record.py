@@ -9,7 +9,9 @@ from __future__ import annotations
 import platform
 import tomllib
 from collections.abc import Container, Iterable, Mapping
+from hashlib import blake2b
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -96,6 +98,29 @@ def versions() -> dict[str, str]:
         "torch": version("torch"),
         "python": platform.python_version(),
     }
+
+
+def settings_digest(tables: Mapping[str, Mapping[str, object]], *, free: Container[str]) -> str:
+    """Digest the settings that may not change once a run has begun: all but the free ones of [run], and joining."""
+    fixed = {table: dict(tables.get(table, {})) for table in TABLES}
+    fixed["run"] = {name: value for name, value in fixed["run"].items() if name not in free}
+    fixed["data"].pop(JOINED, None)
+    return digest_of_bytes(as_toml(fixed).encode())
+
+
+def file_digest(path: Path) -> str | None:
+    """Digest a file; None if it is not there."""
+    return digest_of_bytes(path.read_bytes()) if path.is_file() else None
+
+
+def digest_of_bytes(content: bytes) -> str:
+    """Digest some bytes."""
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def joined_states(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Give the files with the states of clients that joined, and their digests."""
+    return dict(tables.get(RECORD, {}).get("joined_states", {}))
 
 
 def joined_after(tables: Mapping[str, Mapping[str, Any]]) -> list[int]:

@@ -48,7 +48,7 @@ def open_run(
     if not files.exists:
         raise FolderError(f"{folder} holds no run")
     tables = files.settings()
-    begin = files.load()
+    begin = files.load(salvage=True)
     if begin is None:
         raise FolderError(f"{folder} holds a run without a checkpoint yet: go on with pflego run --resume")
     if federation is None and (members := Members.load(files.path)) is not None:

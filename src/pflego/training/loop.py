@@ -43,8 +43,8 @@ class Training:
         Where it is written down, if anywhere.
     own
         By position, whether a client is this process's.
-    checkpoint_every
-        Rounds between checkpoints.
+    checkpoint_every, keep
+        Rounds between checkpoints, and how many of these are kept.
     """
 
     run: Run
@@ -54,6 +54,7 @@ class Training:
     folder: RunFolder | None
     own: npt.NDArray[np.bool_]
     checkpoint_every: int = 1
+    keep: int = 1
 
     def __post_init__(self) -> None:
         self._exchange = self.run.plan.exchange(self.run.algorithm, self.run.federation.sizes)
@@ -101,7 +102,7 @@ class Training:
             return
         self.folder.append(row, self.run.evaluations.get(number))
         if number == self.run.plan.rounds or number % self.checkpoint_every == 0:
-            self.folder.save(number, self.run.shared, self.server, self._unsaved)
+            self.folder.save(number, self.run.shared, self.server, self._unsaved, keep=self.keep)
             self._unsaved.clear()
             self.states.written()
 

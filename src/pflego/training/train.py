@@ -38,7 +38,6 @@ from pflego.federation.network import Network, Speed
 from pflego.federation.participation import Everyone, Participation, participation_of, spelled
 from pflego.federation.remote import RemoteFederation
 from pflego.federation.roster import ClientId, Federation
-from pflego.files import write_atomically
 from pflego.learning import device as devices
 from pflego.learning.model import Model
 from pflego.learning.problem import Memory, Problems, Speedup, Streaming
@@ -82,6 +81,7 @@ def train(
     engine: Annotated[EngineName | EngineMaker, MayChange, Simulated] = "local",
     out: Annotated[str | Path | None, MayChange] = None,
     checkpoint_every: Annotated[Whole, MayChange] = 1,
+    keep: Annotated[Whole, MayChange] = 1,
     states: Annotated[Literal["memory", "disk"], MayChange, Simulated] = "memory",
     resume: Annotated[bool, InPython] = False,
     callbacks: Annotated[Sequence[Callback], InPython] = (),
@@ -135,6 +135,8 @@ def train(
         Folder for settings, history and checkpoints. In Python nothing is written without it.
     checkpoint_every
         Rounds between checkpoints. An interrupted run loses at most these, and does them again.
+    keep
+        Checkpoints that are kept, the latest ones: `pflego run --resume --back-to ROUND` goes back to one.
     states
         Hold clients' states in memory, or on disk, in `out`, for more clients than memory holds.
     resume
@@ -172,7 +174,7 @@ def train(
             plan = replace(plan, joined_after=joined_after(tables))
         problems = Problems(federation, model.to(place), place, plan.streaming, algorithm.labels)
         if begin is None:
-            begin = Checkpoint(0, algorithm.init_shared(model, problems.outputs, seed), {}, {}, [], {})
+            begin = Checkpoint(0, algorithm.init_shared(model, problems.outputs, seed), {})
         stored = None if own.all() else _elsewhere(federation, own)
         if folder is not None and (states == "disk" or stored is not None):
             stored = folder.state
@@ -194,7 +196,9 @@ def train(
                 evaluations=everybodys(begin.evaluations, len(federation)),
                 folder=None if folder is None else folder.path,
             )
-            training = Training(run, worker, kept, to(begin.server, place), folder, own, checkpoint_every)
+            training = Training(
+                run, worker, kept, to(begin.server, place), folder, own, checkpoint_every, keep
+            )
             if begin.round == 0 and inputs is not None:
                 training.warn()
             training.rounds(begin.round + 1, _watchers(callbacks, progress) if peers.first else [])
@@ -298,7 +302,7 @@ def _held(out: object, peers: Peers) -> Iterator[RunFolder | None]:
     if out is None:
         yield None
     else:
-        folder = RunFolder(Path(str(out)), peers)
+        folder = RunFolder(Path(str(out)), peers, free=may_change())
         with folder.held():
             yield folder
 
@@ -329,15 +333,13 @@ def _begin(
         return None
     federation = given["federation"]
     assert isinstance(federation, Federation)
-    begin = None
+    begin, schema = None, None if federation.schema is None else federation.schema.to_json()
     if given["resume"]:
         only = None if own.all() else {str(federation.ids[i]) for i in np.flatnonzero(own).tolist()}
         in_memory = given["states"] == "memory"
-        begin = folder.resume(tables, may_change=may_change(), keep_states=in_memory, only=only)
+        begin = folder.resume(tables, schema=schema, keep_states=in_memory, only=only)
     else:
-        folder.begin(tables)
-    if federation.schema is not None and folder.writes:
-        write_atomically(folder.schema, federation.schema.to_json().encode())
+        folder.begin(tables, schema=schema)
     return begin
 
 
