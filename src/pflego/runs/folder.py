@@ -251,7 +251,8 @@ class RunFolder:
     def join(self, client_id: ClientId, state: Weights, settings: Tables, *, round_number: int) -> Tables:
         """Add a client after the last round: its state in a file of its own, then the settings that name both.
 
-        Gives the settings as they are then. They are replaced last, and decide: a state whose client they do not name is nobody's.
+        Gives the settings as they are then. They are replaced last, and decide: a state whose client they do not name
+        is nobody's.
         """
         with self.held():
             checkpoint = self.load(keep_states=False)
