@@ -9,7 +9,7 @@ from pflego.cli import main
 from pflego.codec import MessageError
 from pflego.data.problems import DataProblems
 from pflego.engines.peers import PeerError
-from pflego.errors import MissingExtraError, check_choice, check_positive, unknown
+from pflego.errors import MissingExtraError, UntrustedError, check_choice, check_positive, unknown
 from pflego.federation.remote import NotHereError
 
 # What programs may rely on: by which classes an error can be caught. A sentence may change, these may not.
@@ -20,6 +20,7 @@ CLASSES: dict[type[UserError], tuple[type[Exception], ...]] = {
     ModelError: (UserError,),
     FolderError: (UserError, OSError),
     MissingExtraError: (UserError, ImportError, ModuleNotFoundError),
+    UntrustedError: (UserError,),
     MessageError: (UserError,),
     NotHereError: (DataError,),
     PeerError: (UserError,),
@@ -40,7 +41,18 @@ def test_every_class_of_errors_has_its_place_here() -> None:
     assert own <= CLASSES.keys()
 
 
-@pytest.mark.parametrize("name", ["DataError", "FolderError", "ModelError", "SettingError", "UserError"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "DataError",
+        "FolderError",
+        "MissingExtraError",
+        "ModelError",
+        "SettingError",
+        "UntrustedError",
+        "UserError",
+    ],
+)
 def test_they_are_found_at_the_front_door(name: str) -> None:
     assert getattr(pflego, name) is getattr(errors, name)
 

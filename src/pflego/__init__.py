@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from pflego.data import load as load
     from pflego.errors import DataError as DataError
     from pflego.errors import FolderError as FolderError
+    from pflego.errors import MissingExtraError as MissingExtraError
     from pflego.errors import ModelError as ModelError
     from pflego.errors import SettingError as SettingError
+    from pflego.errors import UntrustedError as UntrustedError
     from pflego.errors import UserError as UserError
     from pflego.exchange import metrics as metrics
     from pflego.exchange.aggregation import Mean as Mean
@@ -68,7 +70,15 @@ _HOMES = {
     "pflego.after.export": ["load_model"],
     "pflego.algorithms.base": ["Algorithm"],
     "pflego.data": ["load"],
-    "pflego.errors": ["DataError", "FolderError", "ModelError", "SettingError", "UserError"],
+    "pflego.errors": [
+        "DataError",
+        "FolderError",
+        "MissingExtraError",
+        "ModelError",
+        "SettingError",
+        "UntrustedError",
+        "UserError",
+    ],
     "pflego.exchange.aggregation": ["Mean", "Median"],
     "pflego.exchange.metrics": ["Metric"],
     "pflego.exchange.round": ["Round", "Update"],

@@ -21,8 +21,10 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Callable as AbstractCallable
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
@@ -32,7 +34,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from pflego.errors import SettingError, unknown
+from pflego.errors import SettingError, UntrustedError, unknown
+
+_may_load_code = ContextVar("may_load_code", default=True)
 
 
 @dataclass(frozen=True)
@@ -252,8 +256,33 @@ def arguments(owner: Callable[..., object], settings: Mapping[str, object]) -> d
     return found
 
 
+@contextmanager
+def opening(*, trust: bool) -> Iterator[None]:
+    """Refuse to load code by name in this context, unless trusted: what is opened may be somebody else's.
+
+    >>> with opening(trust=False):
+    ...     load_object("subprocess:Popen", "model")
+    Traceback (most recent call last):
+    pflego.errors.UntrustedError: model 'subprocess:Popen' is code: ...
+    """
+    token = _may_load_code.set(trust)
+    try:
+        yield
+    finally:
+        _may_load_code.reset(token)
+
+
+def check_trusted(what: str) -> None:
+    """Refuse code in what is being opened, unless somebody said that it may be trusted."""
+    if not _may_load_code.get():
+        raise UntrustedError(
+            f"{what} is code: it is loaded only if you know who made it and say so, with --trust or trust=True"
+        )
+
+
 def load_object(text: str, what: str) -> object:
     """Give what module:Name names; the module is looked for in the working folder too."""
+    check_trusted(f"{what} {text!r}")
     place, _, name = text.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:

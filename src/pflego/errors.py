@@ -33,6 +33,10 @@ class FolderError(UserError, OSError):
     __str__ = ValueError.__str__
 
 
+class UntrustedError(UserError):
+    """A file that was opened asks for code, and nobody said that it may be trusted."""
+
+
 class MissingExtraError(UserError, ModuleNotFoundError):
     """A library that is not installed; the message says which extra has it."""
 

@@ -113,7 +113,9 @@ def test_by_its_name_it_is_found_again(tmp_path: Path) -> None:
     named, given = train(twin, name, out=tmp_path), train(twin, Neighbours())
     assert_identical(named, given)
     assert f'participation = "{name}"' in (tmp_path / "settings.toml").read_text()
-    opened = pflego.open_run(tmp_path, federation=twin.federation, model=twin.model)
+    with pytest.raises(pflego.UntrustedError, match="own_parts:Neighbours"):
+        pflego.open_run(tmp_path, federation=twin.federation, model=twin.model)
+    opened = pflego.open_run(tmp_path, federation=twin.federation, model=twin.model, trust=True)
     assert opened.participants(4) == given.participants(4)
 
 

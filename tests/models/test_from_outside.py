@@ -71,15 +71,15 @@ def test_a_function_gives_the_backbone_and_its_features_are_counted(name: str, f
     [
         ("my_networks:absent", "absent"),
         ("no_such_module:small", "no_such_module"),
-        (":small", "module:function"),
+        (":small", "module:Name"),
         ("my_networks:nothing", "must give a torch.nn.Module, not int"),
         ("my_networks:wrong", r"must map a batch to \(samples, features\)"),
         ("my_networks:narrow", r"cannot take samples of shape \(64,\): mat1 and mat2"),
         ("my_networks:Pair", r"must map a batch to \(samples, features\), not to a tuple"),
         ("my_networks:failing", "my_networks:failing failed: weights.pt is not here$"),
         ("my_networks:greedy", "missing 1 required positional argument: 'width'"),
-        ("my_networks:SEVEN", "SEVEN is no function that gives a backbone"),
-        ("broken:small", "model 'broken:small': .*; it must be module:function"),
+        ("my_networks:SEVEN", "SEVEN' is no function that gives a backbone"),
+        ("broken:small", "model 'broken:small': .*; it must be module:Name"),
     ],
 )
 def test_what_is_no_backbone_is_refused(name: str, words: str) -> None:

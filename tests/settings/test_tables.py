@@ -218,7 +218,9 @@ def test_a_run_with_such_a_method_is_opened_and_resumed(tmp_path: Path) -> None:
     trained = Experiment.build(given).train(progress=False)
     assert trained.settings["method"]["name"] == GUEST
     assert (trained.settings["method"]["seed"], trained.settings["run"]["seed"]) == (3, 4)
-    opened = pflego.open_run(tmp_path)
+    with pytest.raises(pflego.UntrustedError):
+        pflego.open_run(tmp_path)
+    opened = pflego.open_run(tmp_path, trust=True)
     assert opened.algorithm == Guest(steps=3, seed=3)
     assert opened.plan.seed == 4
     resumed = Experiment.build({**read_settings(tmp_path / "settings.toml"), "rounds": 3}).train(

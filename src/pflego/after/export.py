@@ -15,7 +15,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -27,20 +27,21 @@ from torch import Tensor, nn
 
 from pflego import models
 from pflego.data.schema import Schema, schema_of
-from pflego.errors import FolderError, UserError, check_choice
+from pflego.declaration import check_trusted, opening
+from pflego.errors import FolderError, UntrustedError, UserError, check_choice
 from pflego.federation.roster import ClientId
 from pflego.files import make_folder, read_tensors, write_atomically, write_tensors
 from pflego.learning.heads import LinearHead
 from pflego.learning.model import Model, PersonalModel
 from pflego.runs.folder import RunFolder
-from pflego.runs.record import versions
+from pflego.runs.record import digest_of_bytes, file_digest, versions
 from pflego.runs.run import Run
 
 Format: TypeAlias = Literal["safetensors", "torch", "onnx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _FILES: dict[Format, str] = {"safetensors": "model.safetensors", "torch": "model.pt2", "onnx": "model.onnx"}
 _CARD = "model.json"
-_FORMAT = "pflego model 1"
+_FORMAT = "pflego model 2"
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Card:
     outputs: int
     classes: tuple[int, ...]  # what the first outputs stand for; none in regression
     schema: Schema
+    digests: Mapping[str, str]  # of the files beside it
 
 
 def export(
@@ -89,6 +91,8 @@ def export(
     for file_format, content in programs.items():
         write_atomically(files[file_format], content)
     card = {**_card(run, client_id, model, schema), **_about(files, refused)}
+    card["digests"] = {path.name: file_digest(path) for path in files.values()}
+    card["digest"] = _card_digest(card)
     write_atomically(folder / _CARD, f"{json.dumps(card, indent=1, ensure_ascii=False)}\n".encode())
     return Exported(folder, files, refused)
 
@@ -98,6 +102,19 @@ def is_exported(folder: Path) -> bool:
     return (folder / _CARD).is_file()
 
 
+def check_exported(folder: Path) -> dict[str, str | None]:
+    """Look whether an exported model is whole: what is wrong with each file, None if nothing is."""
+    found: dict[str, str | None] = {_CARD: None}
+    try:
+        digests = read_card(folder).digests
+    except UserError as error:
+        return {_CARD: str(error)}
+    for name, digest in digests.items():
+        whole = file_digest(folder / Path(name).name) == digest
+        found[name] = None if whole else "it is damaged, missing, or not the file that was exported"
+    return found
+
+
 def read_card(folder: Path) -> Card:
     """Read an exported model's model.json."""
     path = folder / _CARD
@@ -105,6 +122,8 @@ def read_card(folder: Path) -> Card:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if facts["format"] != _FORMAT:
             raise FolderError(f"{path} was not written by this version of pflego")
+        if facts["digest"] != _card_digest(facts):
+            raise FolderError(f"{path} was changed since the model was exported: export it again")
         return Card(
             facts["client"],
             facts["backbone"]["model"],
@@ -112,6 +131,7 @@ def read_card(folder: Path) -> Card:
             facts["head"]["outputs"],
             tuple(one["id"] for one in facts["classes"]),
             Schema.from_json(json.dumps(facts["schema"])),
+            {str(name): str(digest) for name, digest in facts["digests"].items()},
         )
     except FileNotFoundError as error:
         raise FolderError(f"{folder} holds no exported model: pflego export makes one") from error
@@ -121,11 +141,12 @@ def read_card(folder: Path) -> Card:
         raise FolderError(f"{path} is damaged: {error}") from error
 
 
-def load_model(folder: str | Path, *, model: Model | None = None) -> PersonalModel:
+def load_model(folder: str | Path, *, model: Model | None = None, trust: bool = False) -> PersonalModel:
     """Load an exported model again, without the run it comes from.
 
-    Its backbone is built by its name and given its weights. One that was made in Python has no name and can be given;
-    if it is not, the program of torch.export takes its place, where there is one.
+    Its backbone is built by its name and given its weights: nothing in the folder is run. A backbone of somebody's own
+    is code, and so is the program of torch.export, which takes its place where it cannot be built: both need to be
+    trusted, or the model to be given.
 
     Parameters
     ----------
@@ -133,8 +154,14 @@ def load_model(folder: str | Path, *, model: Model | None = None) -> PersonalMod
         What `run.export` or `pflego export` wrote.
     model
         The model it was trained as.
+    trust
+        Load code that the folder names or holds. Only for folders whose maker you know.
     """
-    folder = Path(folder)
+    with opening(trust=trust):
+        return _load_model(Path(folder), model)
+
+
+def _load_model(folder: Path, model: Model | None) -> PersonalModel:
     card = read_card(folder)
     classes = torch.tensor(card.classes, dtype=torch.long)
     weights, program = folder / _FILES["safetensors"], folder / _FILES["torch"]
@@ -142,17 +169,23 @@ def load_model(folder: str | Path, *, model: Model | None = None) -> PersonalMod
         try:
             model = models.build(card.backbone, card.schema.shape)
         except UserError as error:
+            if isinstance(error, UntrustedError):
+                raise
             if not program.exists():
                 raise UserError(
                     f"the backbone of {folder} cannot be made again ({error}); if it was made in Python, "
                     f"give it: pflego.load_model(folder, model=...)"
                 ) from error
+    for name, problem in check_exported(folder).items():
+        if problem is not None:
+            raise FolderError(f"{folder / name}: {problem}")
     if model is not None and weights.exists():
         return _with_weights(model, card, classes, weights)
     if not program.exists():
         raise FolderError(
             f"{folder} has neither {weights.name} nor {program.name}: export the model in one of these formats"
         )
+    check_trusted(f"{program} of torch.export")
     with _quiet():
         return PersonalModel(_Program(torch.export.load(program)), nn.Identity(), classes, lambda x: x)
 
@@ -225,6 +258,11 @@ def _onnx(program: torch.export.ExportedProgram) -> bytes:
     assert converted is not None
     content: bytes = converted.model_proto.SerializeToString()
     return content
+
+
+def _card_digest(facts: Mapping[str, object]) -> str:
+    text = json.dumps({name: value for name, value in facts.items() if name != "digest"}, sort_keys=True)
+    return digest_of_bytes(text.encode())
 
 
 @contextmanager

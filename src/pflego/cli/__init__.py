@@ -20,6 +20,7 @@ from pflego.cli.predict import predict
 from pflego.cli.report import report
 from pflego.cli.run import run
 from pflego.cli.tune import tune
+from pflego.cli.whole import check
 from pflego.errors import UserError
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ app.command()(evaluate)
 app.command()(predict)
 app.command()(export)
 app.command()(join)
+app.command()(check)
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(paper.app, name="paper")

@@ -28,6 +28,7 @@ def evaluate(
         typer.Option("--adapt", help="Clients first take their local steps against the present backbone."),
     ] = False,
     out: rows.OutFile = None,
+    trust: whose.Trust = False,
 ) -> None:
     """Evaluate the clients' models: one line per client, all of them together, the worst tenth.
 
@@ -45,7 +46,7 @@ def evaluate(
     from pflego.learning.evaluation import pooled, table, worst_tenth
     from pflego.settings.open_run import open_run
 
-    opened = open_run(run)
+    opened = open_run(run, trust=trust)
     if data is not None:
         opened = _on(opened, data, client, run)
     elif client is not None:

@@ -27,6 +27,7 @@ def export(
     out: Out,
     file_format: Format = "all",
     adapt: Adapt = False,
+    trust: whose.Trust = False,
 ) -> None:
     """Write a client's model as files: weights beside a description, a torch.export program, ONNX.
 
@@ -38,7 +39,7 @@ def export(
     from pflego.settings.open_run import open_run
 
     formats = formats_called(file_format)
-    opened = open_run(run)
+    opened = open_run(run, trust=trust)
     (client_id,) = whose.clients_called([client], opened.federation, run)
     tell(f"client {client_id}'s model", opened.export(client_id, out, formats=formats, adapt=adapt))
 

@@ -26,6 +26,7 @@ def join(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the enlarged run; RUN stays as it is. \\[RUN]")
     ] = None,
+    trust: whose.Trust = False,
 ) -> None:
     """Let a new client in: a head for the trained backbone, in seconds, and its place in the federation.
 
@@ -41,7 +42,7 @@ def join(
     from pflego.cli.run import percent
     from pflego.settings.open_run import open_run
 
-    opened = open_run(run)
+    opened = open_run(run, trust=trust)
     federation = joining.enlarged_from_file(opened.federation, whose.new_id(client, opened.federation), data)
     joined = joining.join(opened, federation, steps=steps, alone=alone, out=out)
     task = opened.federation.task

@@ -214,7 +214,7 @@ def _guests(args: Sequence[str]) -> Iterator[str]:
     named = dict(pairwise(words))
     texts = [named.get("--algorithm", ""), *named.get("--algorithms", "").split(",")]
     files = [Path(word) for word in args if word.endswith(".toml")]
-    if "--resume" in words and "--out" in named:
+    if "--resume" in words and "--out" in named and "--trust" in words:
         files.append(Path(named["--out"]) / "settings.toml")
     texts += [str(read_settings(file).get("algorithm", "")) for file in files if file.is_file()]
     yield from (text.strip() for text in texts if ":" in text)

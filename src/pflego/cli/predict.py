@@ -34,6 +34,7 @@ def predict(
         bool,
         typer.Option("--adapt", help="First take the client's local steps against the present backbone."),
     ] = False,
+    trust: whose.Trust = False,
 ) -> None:
     """Predict new samples: the class and a probability for every class, or numbers in a regression.
 
@@ -47,7 +48,9 @@ def predict(
     from pflego.after.export import is_exported
 
     done = (
-        _exported(folder, data, client, adapt) if is_exported(folder) else _run(folder, data, client, adapt)
+        _exported(folder, data, client, adapt, trust)
+        if is_exported(folder)
+        else _run(folder, data, client, adapt, trust)
     )
     rows.put(_csv(done) if chosen == "csv" else rows.as_json([_nested(one) for one in done.rows]), out)
     if done.score is not None:
@@ -58,12 +61,12 @@ def predict(
         typer.echo(f"{metric} {figure}, {done.score.samples} samples", err=True)
 
 
-def _run(folder: Path, data: Path, client: str | None, adapt: bool) -> Predictions:
+def _run(folder: Path, data: Path, client: str | None, adapt: bool, trust: bool) -> Predictions:
     from pflego.after import prediction
     from pflego.data.schema import schema_of
     from pflego.settings.open_run import open_run
 
-    run = open_run(folder)
+    run = open_run(folder, trust=trust)
     schema = schema_of(run.federation)
     samples = schema.read(data)
     owners = whose.owners(samples, data, client, run.federation, folder)
@@ -72,7 +75,7 @@ def _run(folder: Path, data: Path, client: str | None, adapt: bool) -> Predictio
     )
 
 
-def _exported(folder: Path, data: Path, client: str | None, adapt: bool) -> Predictions:
+def _exported(folder: Path, data: Path, client: str | None, adapt: bool, trust: bool) -> Predictions:
     from pflego.after import prediction
     from pflego.after.export import load_model, read_card
 
@@ -89,7 +92,7 @@ def _exported(folder: Path, data: Path, client: str | None, adapt: bool) -> Pred
             f"{folder} is the model of client {mine!r}, not of {others[0]!r}; "
             f"to use it for all samples: --client {mine}"
         )
-    model = load_model(folder)
+    model = load_model(folder, trust=trust)
     return prediction.predict(samples, card.schema, [card.client] * len(samples.rows), lambda _: model)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pflego.cli import whose
 from pflego.errors import UserError
 
 
@@ -23,6 +24,7 @@ def report(
             help="Try how every client would do alone, which takes about as long as the run. \\[if that is quick]",
         ),
     ] = None,
+    trust: whose.Trust = False,
 ) -> None:
     """Write a page to look at: curves, every client, who gains, what it cost. One HTML file that opens offline.
 
@@ -35,7 +37,7 @@ def report(
 
     path = out or (runs[0] / "report.html" if len(runs) == 1 else Path("compare.html"))
     try:
-        write_report([open_run(folder) for folder in runs], path, alone=alone)
+        write_report([open_run(folder, trust=trust) for folder in runs], path, alone=alone)
     except ModuleNotFoundError as error:
         raise UserError(str(error)) from error
     typer.echo(f"to look at: {path}")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pflego.cli import options
+from pflego.cli import options, whose
+from pflego.errors import SettingError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +24,11 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")
     ] = False,
+    back_to: Annotated[
+        int | None,
+        typer.Option(help="With --resume: the round to go back to first, one that was kept (--keep)."),
+    ] = None,
+    trust: whose.Trust = False,
 ) -> None:
     """Train one federation with one method.
 
@@ -39,6 +45,7 @@ def run(
     from rich.console import Console
     from rich.markup import escape
 
+    from pflego.declaration import opening
     from pflego.engines.peers import check_alone, joined
     from pflego.settings.experiment import Experiment
     from pflego.settings.tables import read_settings
@@ -47,9 +54,11 @@ def run(
     if resume and (record := options.folder_of({**base, **given}) / "settings.toml").exists():
         base = {**read_settings(record), **base}
     named = {**base, **given}
+    if back_to is not None:
+        _go_back(named, back_to, resume=resume)
     if not (together := named.get("engine") == "distributed"):
         check_alone("with --engine distributed they train together")
-    with joined(together) as peers:
+    with joined(together) as peers, opening(trust=trust or not resume):
         with peers.one_first():
             experiment = Experiment.build(named)
         free = peers.gather(str(_free_folder(experiment)))[0]
@@ -69,6 +78,15 @@ def run(
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _go_back(settings: dict[str, object], number: int, *, resume: bool) -> None:
+    """Make an earlier checkpoint the one to go on from."""
+    from pflego.runs.folder import RunFolder
+
+    if not resume:
+        raise SettingError("--back-to goes with --resume: it is an earlier round of a run that is there")
+    RunFolder(options.folder_of(settings)).go_back(number)
 
 
 def summary(run: Run) -> Table:

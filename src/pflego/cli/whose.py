@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from pflego.data.schema import Samples
     from pflego.federation.roster import ClientId, Federation
 
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Load code that the folder names or holds (module:Name, model.pt2). Only if you know who made it.",
+    ),
+]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.", show_default=False)]
 
 

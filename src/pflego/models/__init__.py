@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from math import prod
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from pflego.declaration import load_object
 from pflego.errors import ModelError, unknown
 from pflego.learning.model import Model
 from pflego.models.cifar_cnn import cifar_cnn
@@ -48,6 +46,8 @@ def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
     """
     if name not in BACKBONES and ":" not in name:
         raise unknown("model", str(name), [*BACKBONES, "module:function"])
+    if not all(isinstance(size, int) and size > 0 for size in shape):
+        raise ModelError(f"the shape of a sample must be whole numbers above 0, not {tuple(shape)}")
     make = BACKBONES.get(name) or _from_outside(name)
     with torch.random.fork_rng():
         torch.manual_seed(entropy(seed, "backbone") >> 64)
@@ -57,18 +57,9 @@ def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
 
 def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]:
     """Import a backbone somebody else has written, and count its features on samples of zeros."""
-    place, _, called = name.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        function = getattr(importlib.import_module(place), called)
-    except Exception as error:  # whatever somebody else's code does
-        raise ModelError(
-            f"model {name!r}: {error}; it must be module:function, importable from here"
-        ) from error
-    finally:
-        sys.path.pop(0)
+    function = load_object(name, "model")
     if not callable(function):
-        raise ModelError(f"model {name!r}: {called} is no function that gives a backbone")
+        raise ModelError(f"model {name!r} is no function that gives a backbone")
 
     def make(shape: Sequence[int]) -> tuple[nn.Module, int]:
         backbone = _attempt(f"{name} failed", lambda: _called(function, tuple(shape)))

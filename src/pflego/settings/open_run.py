@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from pflego.algorithms.base import Algorithm
-from pflego.declaration import arguments
+from pflego.declaration import arguments, opening
 from pflego.engines.local import LocalEngine
-from pflego.errors import FolderError, UserError
+from pflego.errors import FolderError, UntrustedError, UserError
 from pflego.federation.members import Members
 from pflego.federation.participation import Participation, participation_of
 from pflego.federation.roster import Federation
@@ -37,14 +37,30 @@ def open_run(
     algorithm: Algorithm | None = None,
     participation: Participation | None = None,
     device: str = "auto",
+    trust: bool = False,
 ) -> Run:
     """Open a run's folder again: its weights, states and history, as after its last checkpoint.
 
     Federation, model, method and participation are made again from the run's settings; one that was made in Python and
-    has no name there must be given. Nothing in the folder is changed. Of a run on Flower, in its server's folder, there
-    are the shared weights, history and figures; data and heads are with the clients.
+    has no name there must be given. Nothing in the folder is changed, and nothing in it is run: a backbone, method or
+    participation named module:Name is loaded only with trust=True, for folders whose maker you know.
+
+    Of a run on Flower, in its server's folder, there are the shared weights, history and figures; data and heads are
+    with the clients. A history that is damaged is left out, with a warning.
     """
-    files = RunFolder(Path(folder))
+    with opening(trust=trust):
+        return _open(Path(folder), federation, model, algorithm, participation, device)
+
+
+def _open(
+    folder: Path,
+    federation: Federation | None,
+    model: Model | None,
+    algorithm: Algorithm | None,
+    participation: Participation | None,
+    device: str,
+) -> Run:
+    files = RunFolder(folder)
     if not files.exists:
         raise FolderError(f"{folder} holds no run")
     tables = files.settings()
@@ -110,6 +126,8 @@ def _named(tables: Tables, table: str) -> dict[str, object]:
 def _again(what: str, make: Callable[[], T]) -> T:
     try:
         return make()
+    except UntrustedError:
+        raise
     except UserError as error:
         raise UserError(
             f"the run's {what} cannot be made again from its settings ({error}); "
