@@ -11,6 +11,7 @@ import pflego
 from pflego.federation.network import Network
 from pflego.federation.participation import cohort
 from pflego.runs.run import Run
+from pflego.training.loop import NothingLearnedWarning
 from tests.support.own_parts import GOALS, Answering, Scalar, TwoExchanges, scalar_federation, scalar_model
 from tests.support.reference import StopAfter, assert_identical
 
@@ -70,7 +71,7 @@ def test_such_runs_resume_exactly_and_open_again(algorithm: Scalar, tmp_path: Pa
     with pytest.raises(KeyboardInterrupt):
         train(algorithm, rounds=6, participation=2, out=tmp_path, callbacks=[StopAfter(3)])
     assert_identical(train(algorithm, rounds=6, participation=2, out=tmp_path, resume=True), whole)
-    opened = pflego.open_run(tmp_path, federation=scalar_federation(), model=scalar_model())
+    opened = pflego.open_run(tmp_path, federation=scalar_federation(), model=scalar_model(), trust=True)
     assert opened.algorithm == algorithm  # found again by module:Class
     assert_identical(opened, whole)
 
@@ -107,7 +108,8 @@ def test_a_report_of_such_runs_can_be_written(tmp_path: Path) -> None:
 
 
 def test_if_nobody_answers_the_server_does_not_step() -> None:
-    run = train(TwoExchanges(), rounds=2, deadline=1e-9)
+    with pytest.warns(NothingLearnedWarning):
+        run = train(TwoExchanges(), rounds=2, deadline=1e-9)
     assert w_of(run) == 0
     assert torch.equal(run.shared["slope"], torch.zeros(1, 1, dtype=torch.float64))
     assert [row["missing"] for row in run.history] == [3, 3]

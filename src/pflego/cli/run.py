@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pflego.settings.experiment import Experiment
 
 
+_NAMED = 5  # clients that a summary names
+
+
 def run(
     context: typer.Context,
     settings: options.SettingsFile = None,
@@ -78,6 +81,8 @@ def run(
         highlight=False,
         soft_wrap=True,
     )
+    if result.history and not result.learned:
+        raise typer.Exit(1)
 
 
 def _go_back(settings: dict[str, object], number: int, *, resume: bool) -> None:
@@ -112,6 +117,10 @@ def summary(run: Run) -> Table:
         "sent in all", f"{came_to.bytes_up / 1e6:.1f} MB up, {came_to.bytes_down / 1e6:.1f} MB down"
     )
     table.add_row("time of clients and server", f"{came_to.seconds:.1f} s")
+    if run.rejected:
+        often = [f"{client} ({times})" for client, times in run.rejected.most_common(_NAMED)]
+        others = f" and {len(run.rejected) - _NAMED} more" if len(run.rejected) > _NAMED else ""
+        table.add_row("clients whose updates were not finite (how often)", ", ".join(often) + others)
     return table
 
 

@@ -63,8 +63,8 @@ class Gathered:
     largest: Weights  # name by name
     weight: float  # the sum of w_i
     answered: int  # clients that have an outcome
-    sound: int  # of them, those whose outcome is fit for use
-    arrived: int  # of these, those whose contribution arrived
+    rejected: Sequence[ClientId]  # those of them whose outcome is not fit for use
+    arrived: int  # of the others, those whose contribution arrived
     metrics: Metrics
     seconds: float
 

@@ -87,7 +87,7 @@ class DistributedEngine:
             largest=to(elementwise_largest([note.largest for note in everybodys]), place),
             weight=sum(note.weight for note in everybodys),
             answered=sum(note.answered for note in everybodys),
-            sound=sum(note.sound for note in everybodys),
+            rejected=[client for note in everybodys for client in note.rejected],
             arrived=sum(note.arrived for note in everybodys),
             metrics=combine(note.metrics for note in everybodys),
             seconds=max(note.seconds for note in everybodys),

@@ -22,7 +22,7 @@ from pflego.exchange.round import Round
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import WEIGHTINGS, Floats, Missing, WeightingName, cohort_weights, correction
 from pflego.federation.roster import ClientId
-from pflego.weights import Weights, nbytes, weighted_sum
+from pflego.weights import Weights, is_finite, nbytes, weighted_sum
 
 _OF_WORK = (
     "forward_passes",
@@ -41,7 +41,8 @@ class Played:
     states: dict[ClientId, Weights]  # those that changed
     metrics: Mapping[str, Metric]
     missing: int  # clients that were asked and whose contribution did not arrive
-    rejected: int  # clients whose work was not finite
+    rejected: Sequence[ClientId]  # clients whose work was not finite
+    refused: bool  # whether the server's own step was not finite, and so not taken
     arrived: int
     seconds: float  # of clients and server
 
@@ -157,13 +158,16 @@ class Exchange:
             ]
             work = engine.run(turns, shared)
             sound = [outcome for outcome in work.outcomes if outcome.finite]  # the others did nothing of use
-            gathered = engine.pool(self._gather(turns, work, sound, [o for o in sound if arrives(o)]))
+            gathered = engine.pool(self._gather(turns, work, [o for o in sound if arrives(o)]))
             states = {outcome.client: outcome.state for outcome in sound}
             bytes_down = nbytes(shared) * len(turns) + sum(nbytes(turn.answer) for turn in turns)
-            began = time.perf_counter()
+            began, refused = time.perf_counter(), False
             if gathered.arrived:  # without any there is no step, not even one of the server's momentum
                 aggregate = self.aggregate(gathered, asked=len(turns))
-                shared, server = self.algorithm.server_step(now, shared, server, aggregate)
+                moved, memory = self.algorithm.server_step(now, shared, server, aggregate)
+                refused = not (is_finite(moved) and is_finite(memory))
+                if not refused:
+                    shared, server = moved, memory
             seconds = gathered.seconds + time.perf_counter() - began
             keep(states)
             this = Played(
@@ -171,8 +175,9 @@ class Exchange:
                 server,
                 states,
                 {**gathered.metrics, "bytes_down": total(bytes_down)},
-                missing=len(turns) - gathered.answered + gathered.sound - gathered.arrived,
-                rejected=gathered.answered - gathered.sound,
+                missing=len(turns) - len(gathered.rejected) - gathered.arrived,
+                rejected=gathered.rejected,
+                refused=refused,
                 arrived=gathered.arrived,
                 seconds=seconds,
             )
@@ -187,9 +192,7 @@ class Exchange:
         weights = [weight * factor for weight, _ in parts]
         return {**self.aggregation.combine([c for _, c in parts], weights), **gathered.largest}
 
-    def _gather(
-        self, turns: Sequence[Turn], work: Work, sound: Sequence[Outcome], arrived: Sequence[Outcome]
-    ) -> Gathered:
+    def _gather(self, turns: Sequence[Turn], work: Work, arrived: Sequence[Outcome]) -> Gathered:
         """Put together what has arrived in this process."""
         weights = {turn.position: turn.weight for turn in turns}
         names = self.algorithm.largest
@@ -208,7 +211,7 @@ class Exchange:
             largest=elementwise_largest(tops),
             weight=sum(weights[outcome.position] for outcome in arrived),
             answered=len(work.outcomes),
-            sound=len(sound),
+            rejected=[outcome.client for outcome in work.outcomes if not outcome.finite],
             arrived=len(arrived),
             metrics=combine(
                 [
@@ -241,6 +244,7 @@ def _after(first: Played, second: Played) -> Played:
         states={**first.states, **second.states},
         metrics=metrics,
         missing=max(first.missing, second.missing),
-        rejected=max(first.rejected, second.rejected),
+        rejected=list(dict.fromkeys([*first.rejected, *second.rejected])),
+        refused=first.refused or second.refused,
         seconds=first.seconds + second.seconds,
     )

@@ -47,7 +47,7 @@ Metrics: TypeAlias = Mapping[str, Metric]
 
 _TAKEN = {
     "round", "participants", "loss", "test", "seconds", "bytes_up", "bytes_down", "forward_passes", "backward_passes",
-    "missing", "rejected",
+    "missing", "rejected", "refused",
 }  # fmt: skip
 
 

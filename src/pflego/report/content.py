@@ -175,6 +175,7 @@ def _facts_of(run: Run) -> list[str]:
     for key, words in {
         "missing": "missing replies",
         "rejected": "updates left out as not finite",
+        "refused": "steps of the server left out as not finite",
         "fallbacks": "head fits that went uphill",
     }.items():
         if number := sum(int(row.get(key) or 0) for row in run.history):

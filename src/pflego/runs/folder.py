@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import tomllib
 import warnings
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +70,12 @@ class Checkpoint:
     states: dict[str, Weights] = field(default_factory=dict)  # by str(id)
     history: list[HistoryRow] = field(default_factory=list)
     evaluations: Evaluations = field(default_factory=dict)
+    rejected: dict[str, int] = field(default_factory=dict)  # by str(id)
+
+    def rejections(self, ids: Iterable[ClientId]) -> Counter[ClientId]:
+        """Count how often each client's update was left out, by its id."""
+        known = self.rejected
+        return Counter({one: known[str(one)] for one in ids if str(one) in known} if known else {})
 
 
 class RunFolder:
@@ -284,11 +291,13 @@ class RunFolder:
         server: Weights,
         changed: Mapping[ClientId, Weights],
         *,
+        rejected: Mapping[ClientId, int],
         keep: int = 1,
     ) -> None:
         """Write a checkpoint: the states that changed since the last one, then the server's side.
 
-        keep: how many checkpoints there are to go back to, this one included.
+        rejected: how often each client's update was left out so far. keep: how many checkpoints there are to go back
+        to, this one included.
         """
         rank = self._peers.rank if self._peers.size > 1 else None
         own = self._states.write(round_number, rank, {str(one): state for one, state in changed.items()})
@@ -303,6 +312,7 @@ class RunFolder:
             "history": self._metrics.digest,
             "clients": self._clients.digest,
             "states": listed,
+            "rejected": {str(client): count for client, count in rejected.items()},
             "settings": self._settings_digest,
             "free": sorted(self._free),
         }
@@ -372,7 +382,10 @@ class RunFolder:
         self._check_settings(found)
         states = self._states.load(self._listed(found), keep=keep_states, only=only)
         parts = split(found.tensors)
-        checkpoint = Checkpoint(number, parts.get("shared", {}), parts.get("server", {}), states)
+        rejected = {str(client): int(count) for client, count in found.facts.one("rejected", (dict,)).items()}
+        checkpoint = Checkpoint(
+            number, parts.get("shared", {}), parts.get("server", {}), states, rejected=rejected
+        )
         try:
             checkpoint.history = self._metrics.read(number, found.facts.text("history"))
             evaluated = self._clients.read(number, found.facts.text("clients"))

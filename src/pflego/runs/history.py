@@ -23,6 +23,12 @@ def everybodys(evaluations: Evaluations, clients: int) -> Evaluations:
     return {number: [*own, *[None] * (clients - len(own))] for number, own in evaluations.items()}
 
 
+def moved(row: HistoryRow) -> bool:
+    """Tell whether the server could take a step in a round."""
+    arrived = (row["participants"] or 0) - (row["missing"] or 0) - (row["rejected"] or 0)
+    return arrived > 0 and not row.get("refused")
+
+
 class HistoryFile:
     """A file of JSON, at most one line per round, in the order of rounds; what is added is on disk at once."""
 

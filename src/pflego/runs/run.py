@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from pflego.federation.roster import Client, ClientId, Federation
 from pflego.learning.evaluation import Row, Score, table
 from pflego.learning.model import Model, PersonalModel
 from pflego.learning.problem import Problems
-from pflego.runs.history import Evaluations, HistoryRow
+from pflego.runs.history import Evaluations, HistoryRow, moved
 from pflego.runs.plan import Plan
 from pflego.runs.record import Tables
 from pflego.weights import Weights, to
@@ -40,12 +41,15 @@ class Run:
         One dictionary per round: round, participants (how many), loss (over the participants, after their last
         step), participants_accuracy, everyone_accuracy (where evaluated), seconds (client and server work),
         bytes_up, bytes_down, forward_passes and backward_passes (over its own data, that a participant made),
-        missing (replies that did not arrive), rejected (participants whose update was not finite, left out), and what
+        missing (replies that did not arrive), rejected (participants whose update was not finite, left out),
+        refused (1 where the server's own step was not finite and was not taken), and what
         the method itself measures, such as fallbacks (participants whose head steps went uphill).
         In regression, rmse takes the place of accuracy. None where there is nothing to say: nobody took part,
         or nobody who did has test data.
     evaluations
         By the rounds where everyone was evaluated: every client's accuracy (rmse), in the order of the federation.
+    rejected
+        How often each client's update was left out as not finite.
     """
 
     problems: Problems
@@ -58,6 +62,12 @@ class Run:
     history: list[HistoryRow] = field(default_factory=list)
     evaluations: Evaluations = field(default_factory=dict)
     folder: Path | None = None
+    rejected: Counter[ClientId] = field(default_factory=Counter)
+
+    @property
+    def learned(self) -> bool:
+        """Whether anything arrived in any round that the server could use."""
+        return any(moved(row) for row in self.history)
 
     @property
     def federation(self) -> Federation:

@@ -98,6 +98,7 @@ def _open(
         engine=LocalEngine(problems, algorithm, states),
         history=begin.history,
         evaluations=everybodys(begin.evaluations, len(federation)),
+        rejected=begin.rejections(federation.ids),
         folder=files.path,
     )
 

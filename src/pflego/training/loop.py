@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pflego.engines.base import Engine, Outcome
 from pflego.engines.play import Played
+from pflego.errors import UserError
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import pooled
 from pflego.runs.folder import RunFolder
@@ -18,11 +19,15 @@ from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
 from pflego.runs.states import States
 from pflego.training.callbacks import Callback, watching
-from pflego.weights import Weights, to
+from pflego.weights import Weights, is_finite, to
 
 
 class RateWarning(UserWarning):
     """A rate lies above the bound under which the theory promises convergence."""
+
+
+class NothingLearnedWarning(UserWarning):
+    """A run ended with the weights it began with."""
 
 
 @dataclass
@@ -71,6 +76,14 @@ class Training:
                 self.write(number, row)
                 for callback in callbacks:
                     callback.on_round(self.run, row)
+                    self._check_after(callback)
+        if self.run.history and not self.run.learned:
+            warnings.warn(
+                "nothing was learned: in no round did anything arrive that the server could use; the shared weights "
+                "are those it began with",
+                NothingLearnedWarning,
+                stacklevel=3,
+            )
 
     def play(self, number: int) -> HistoryRow:
         """Let a cohort work and the server step; give the round's row of the history."""
@@ -87,6 +100,7 @@ class Training:
             arrives=lambda outcome: self._arrives(outcome, number),
         )
         run.shared, self.server = played.shared, played.server
+        run.rejected.update(played.rejected)
         return self._row(number, len(cohort), played)
 
     def evaluate(self, row: HistoryRow) -> None:
@@ -102,7 +116,14 @@ class Training:
             return
         self.folder.append(row, self.run.evaluations.get(number))
         if number == self.run.plan.rounds or number % self.checkpoint_every == 0:
-            self.folder.save(number, self.run.shared, self.server, self._unsaved, keep=self.keep)
+            self.folder.save(
+                number,
+                self.run.shared,
+                self.server,
+                self._unsaved,
+                rejected=self.run.rejected,
+                keep=self.keep,
+            )
             self._unsaved.clear()
             self.states.written()
 
@@ -117,6 +138,13 @@ class Training:
         state = to(run.states[problem.client.id], problem.device)
         if words := run.algorithm.warn(turn.now, run.shared, state, problem):
             warnings.warn(words, RateWarning, stacklevel=3)
+
+    def _check_after(self, callback: Callback) -> None:
+        if not is_finite(self.run.shared):
+            raise UserError(
+                f"the callback {type(callback).__name__} left shared weights that are not finite; the checkpoint "
+                "before it is whole, and the run can be resumed from there"
+            )
 
     def _keep(self, changed: Mapping[ClientId, Weights]) -> None:
         self.states.update(changed)
@@ -136,7 +164,8 @@ class Training:
             "forward_passes": 0,
             "backward_passes": 0,
             "missing": played.missing,
-            "rejected": played.rejected,
+            "rejected": len(played.rejected),
+            "refused": int(played.refused),
             **{name: metric.value for name, metric in metrics.items()},
         }
 

@@ -79,4 +79,8 @@ def _figures(row: HistoryRow, metric: str) -> str:
         shown.append(f"loss {loss:.4f}")
     if (figure := row[f"participants_{metric}"]) is not None:
         shown.append(f"{metric} {figure:.4f}")
-    return ", ".join(shown) or "nobody took part"
+    if row["participants"] and row["rejected"] == row["participants"]:
+        shown.append(f"all {row['rejected']} updates rejected: not finite")
+    if row["refused"]:
+        shown.append("the server's step refused: not finite")
+    return ", ".join(shown) or ("no reply arrived" if row["participants"] else "nobody took part")

@@ -194,6 +194,7 @@ def train(
                 else here,  # answers what is asked of the run
                 history=begin.history,
                 evaluations=everybodys(begin.evaluations, len(federation)),
+                rejected=begin.rejections(federation.ids),
                 folder=None if folder is None else folder.path,
             )
             training = Training(
