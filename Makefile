@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint style layers types tests fast simulation coverage format bench clean
+.PHONY: help demo test quick lint style layers types tests fast simulation coverage format bench lock audit clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -67,5 +67,13 @@ format: $(READY)  ## rewrite the code in the house's format
 bench: $(READY)  ## measure speed, as ratios within one run
 	$(BIN)/python -m benchmarks
 
+lock: $(READY)  ## write down the versions that are installed
+	@{ sed -n '/^#/p' tested-versions.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > .tested-versions
+	@mv .tested-versions tested-versions.txt
+
+audit: $(READY)  ## look for known holes in what is installed, where an index of them can be reached
+	$(PYTHON) -m venv .audit && .audit/bin/pip install --quiet pip-audit
+	.audit/bin/pip-audit --requirement tested-versions.txt --no-deps --disable-pip
+
 clean:  ## remove the set-up and everything made
-	rm -rf $(VENV) .bench .coverage .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .audit .bench .coverage .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
