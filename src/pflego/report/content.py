@@ -176,6 +176,7 @@ def _facts_of(run: Run) -> list[str]:
         "missing": "missing replies",
         "rejected": "updates left out as not finite",
         "fallbacks": "head fits that went uphill",
+        "above_bound": "head fits at rates above the theory's bound",
     }.items():
         if number := sum(int(row.get(key) or 0) for row in run.history):
             facts.append(f"{words}: {number:,}")
