@@ -5,8 +5,8 @@ The server's weights, a client's state, an optimiser's state and a message are a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from math import isfinite, sqrt
+from collections.abc import Iterable, Sequence
+from math import fsum, isfinite, sqrt
 from typing import TypeAlias
 
 import torch
@@ -47,6 +47,19 @@ def weighted_sum(terms: Iterable[tuple[float, Weights]]) -> Weights:
     return total
 
 
+def elementwise_largest(parts: Sequence[Weights]) -> Weights:
+    """Take the largest of every number, name by name.
+
+    >>> elementwise_largest([{"L": torch.tensor(1.0)}, {"L": torch.tensor(3.0)}])
+    {'L': tensor(3.)}
+    """
+    largest: Weights = {}
+    for part in parts:
+        for name, tensor in part.items():
+            largest[name] = torch.maximum(largest[name], tensor) if name in largest else tensor
+    return largest
+
+
 def plus(weights: Weights, difference: Weights) -> Weights:
     """Add a difference, name by name.
 
@@ -71,7 +84,7 @@ def norm(weights: Weights) -> float:
     >>> norm({"v": torch.tensor([3.0]), "w": torch.tensor([[4.0]])})
     5.0
     """
-    return sqrt(sum(float(tensor.double().square().sum()) for tensor in weights.values()))
+    return sqrt(fsum(float(tensor.double().square().sum()) for tensor in weights.values()))
 
 
 def step(weights: Weights, gradient: Weights, rate: float) -> Weights:

@@ -24,7 +24,13 @@ def test_exact_mode_is_centralised_gradient_descent(
 ) -> None:
     twin = beside_a_common_head(world(dtype=dtype, regression=regression))
     algorithm = pflego.PFLEGO(
-        steps=1, server_lr=0.3, server_optimizer="sgd", head_step="exact", common_head=True, head_decay=0.0
+        steps=1,
+        server_lr=0.3,
+        server_optimizer="sgd",
+        head_step="exact",
+        common_head=True,
+        head_decay=0.0,
+        head_init="zeros",
     )
     run = pflego.train(twin.federation, twin.model, algorithm, rounds=20)
     algorithm_1(twin, [range(5)] * 20, r=5, tau=1, beta=0, rho=0.3, exact=True)
@@ -43,6 +49,7 @@ def test_rounds_with_some_clients_follow_the_equations(adam: bool, decay: float)
         head_step="exact",
         common_head=True,
         head_decay=decay,
+        head_init="zeros",
     )
     run = pflego.train(twin.federation, twin.model, algorithm, rounds=15, participation=2, seed=3)
     chosen = cohorts(pflego.Fixed(2), 5, rounds=15, seed=3)
@@ -102,7 +109,8 @@ def test_centred_is_the_papers_start_to_a_softmax_and_nothing_where_there_is_one
 
 def test_a_common_head_has_defaults_of_its_own() -> None:
     plain, common = pflego.PFLEGO(), pflego.PFLEGO(common_head=True)
-    assert (plain.server_lr, plain.head_decay) == (0.003, 0.0)
-    assert (common.server_lr, common.head_decay) == (0.002, 0.1)
+    assert (plain.server_lr, plain.head_decay, plain.head_init) == (0.003, 0.0, "zeros")
+    assert (common.server_lr, common.head_decay, common.head_init) == (0.002, 0.1, "centred")
+    assert pflego.PFLEGO(common_head=True, head_init="zeros").head_init == "zeros"
     assert pflego.PFLEGO(common_head=True, server_lr=0.01, head_decay=0.0).settings()["server_lr"] == 0.01
     assert common.settings()["head_decay"] == 0.1

@@ -159,3 +159,30 @@ def test_the_safeguard_costs_no_pass_over_the_backbone(rule: str) -> None:
     twin = world(regression=True)
     run = pflego.train(twin.federation, twin.model, algorithm(rule, 1e3), rounds=2)
     assert [(row["forward_passes"], row["backward_passes"]) for row in run.history] == [(1, 1)] * 2
+
+
+@both_rules
+def test_the_safeguard_looks_at_the_loss_that_the_steps_descend(rule: str) -> None:
+    """From the best head without a decay, steps with one raise the bare loss and lower their own."""
+    twin = world(regression=True)
+    decay, rate = 0.5, {"momentum": 0.02, "adam": 0.002}[rule]
+    method = algorithm(rule, rate, head_decay=decay)
+    for i, site in enumerate(twin.sites):
+        phi = np.concatenate([twin.net.phi(site.x), np.ones((site.n, 1))], axis=1)
+        W = np.linalg.lstsq(phi, site.t, rcond=None)[0].T
+        problem = Problems(twin.federation, twin.model)[i]
+        update = method.client_update(Round(1), twin.model.weights(), {"head": torch.from_numpy(W)}, problem)
+        stepped = method.adapt(twin.model.weights(), {"head": torch.from_numpy(W)}, problem)["head"].numpy()
+        assert update.metrics["fallbacks"].value == 0
+        assert loss(twin.net, stepped, site) > loss(twin.net, W, site)
+        assert loss(twin.net, stepped, site) + decay / 2 * (stepped**2).sum() < (
+            loss(twin.net, W, site) + decay / 2 * (W**2).sum()
+        )
+
+
+def test_momentum_beside_a_common_head_is_not_refused() -> None:
+    federation = pflego.load("digits", clients=10, classes_per_client=5)
+    model = pflego.models.build("mlp", (64,))
+    method = pflego.PFLEGO(head_optimizer="momentum", common_head=True, steps=20, momentum=0.5)
+    run = pflego.train(federation, model, method, rounds=10)
+    assert sum(int(row["fallbacks"] or 0) for row in run.history) < 10  # of 100

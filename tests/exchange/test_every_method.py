@@ -159,6 +159,7 @@ def test_what_the_server_takes_the_largest_of_is_neither_clipped_nor_put_to_a_ru
     algorithm = pflego.PFLEGO(steps=3, server_lr="auto", server_optimizer="sgd")
     problems = Problems(twin.federation, twin.model)
     states = {client: algorithm.init_state(problems[i], 0) for i, client in enumerate(twin.federation.ids)}
+    shared = {**twin.model.weights(), "smoothness": torch.tensor(0.5)}  # heard in an earlier round
     measured = []
     cases: list[tuple[list[Transform], Aggregation]] = [
         ([], pflego.Mean()),
@@ -169,19 +170,20 @@ def test_what_the_server_takes_the_largest_of_is_neither_clipped_nor_put_to_a_ru
             algorithm, twin.federation.sizes, aggregation=rule, transforms=transforms, seed=SEED
         )
         engine = LocalEngine(problems, algorithm, states, transforms, together=False)
-        work = engine.run(exchange.turns(exchange.round(1), range(CLIENTS)), twin.model.weights())
+        work = engine.run(exchange.turns(exchange.round(1), range(CLIENTS)), shared)
         contributions = [outcome.contribution or {} for outcome in work.outcomes]
         measured.append([float(c["smoothness"]) for c in contributions])
         played = exchange.play(
             engine,
             1,
-            twin.model.weights(),
+            shared,
             {},
             range(CLIENTS),
             ids=twin.federation.ids,
             keep=lambda changed: None,
         )
-        rate = 1 / max(measured[-1])  # r = I
+        rate = 1 / 0.5  # r = I
+        assert float(played.shared["smoothness"]) == max(measured[-1]) > 0.5
         sent = [{name: c[name].numpy() for name in ("0.weight", "0.bias")} for c in contributions]
         weights = [site.n / sum(s.n for s in twin.sites) for site in twin.sites]
         combined = (add_up if rule == pflego.Mean() else median)(sent, weights)

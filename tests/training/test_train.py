@@ -18,6 +18,7 @@ from tests.support.reference import distance, gradients, world
 KEYS = {
     "round", "participants", "loss", "participants_accuracy", "seconds",
     "bytes_up", "bytes_down", "forward_passes", "backward_passes", "missing", "rejected", "refused", "fallbacks",
+    "above_bound", "rate_over_bound",
 }  # fmt: skip
 
 

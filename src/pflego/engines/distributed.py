@@ -17,10 +17,9 @@ import torch
 from pflego.engines.base import Gathered, Turn, Work
 from pflego.engines.local import LocalEngine
 from pflego.engines.peers import Peers
-from pflego.engines.play import elementwise_largest
 from pflego.exchange.metrics import combine
 from pflego.learning.evaluation import Score
-from pflego.weights import Weights, to
+from pflego.weights import Weights, elementwise_largest, to
 
 _CPU = torch.device("cpu")
 

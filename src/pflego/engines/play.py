@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from pflego.algorithms.base import Algorithm
 from pflego.engines.base import Engine, Gathered, Outcome, Turn, Work
@@ -22,7 +21,7 @@ from pflego.exchange.round import Round
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import WEIGHTINGS, Floats, Missing, WeightingName, cohort_weights, correction
 from pflego.federation.roster import ClientId
-from pflego.weights import Weights, is_finite, nbytes, weighted_sum
+from pflego.weights import Weights, elementwise_largest, is_finite, nbytes, weighted_sum
 
 _OF_WORK = (
     "forward_passes",
@@ -221,15 +220,6 @@ class Exchange:
             ),
             seconds=work.seconds,
         )
-
-
-def elementwise_largest(parts: Sequence[Weights]) -> Weights:
-    """Take the largest of every number, name by name."""
-    largest: Weights = {}
-    for part in parts:
-        for name, tensor in part.items():
-            largest[name] = torch.maximum(largest[name], tensor) if name in largest else tensor
-    return largest
 
 
 def _after(first: Played, second: Played) -> Played:

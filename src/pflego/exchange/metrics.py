@@ -15,6 +15,11 @@ from typing import Literal, TypeAlias
 
 from pflego.errors import SettingError
 
+ABOVE_BOUND = (
+    "above_bound"  # clients that stepped at a rate above the bound of the theory: training warns of the first
+)
+RATE_OVER_BOUND = "rate_over_bound"  # the largest ratio of the two
+
 How: TypeAlias = Literal["sum", "mean", "largest"]
 
 

@@ -7,7 +7,7 @@ are made.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite, nan
@@ -135,6 +135,10 @@ class Problem:
         """Compute the loss at a head, from features."""
         return self.head.loss(weights, features, self.targets, self.task)
 
+    def head_objective(self, weights: Weights, features: Tensor, descent: Descent) -> float:
+        """Compute what head steps descend: the loss, and the penalty of a decay."""
+        return self.head_loss(weights, features) + descent.penalty(weights)
+
     def head_gradient(self, weights: Weights, features: Tensor) -> HeadGradient:
         """Compute loss and gradients at a head, from features."""
         return self.head.gradient(weights, features, self.targets, self.task)
@@ -150,19 +154,36 @@ class Problem:
     def backbone_smoothness(self, weights: Weights, iterations: int) -> float:
         """Estimate the loss's smoothness constant in theta, where it is: one pass each way per iteration."""
         theta = {name: weights[name] for name in self.model.names}
-        self.forward_passes += iterations
-        self.backward_passes += iterations
+        return self.smoothness(theta, lambda theta: {**weights, **theta}, iterations)
 
-        def loss_of(x: Tensor, targets: Tensor) -> theory.Part:
-            def loss(theta: Weights) -> Tensor:
-                z = self.head.outputs(weights, self.model.phi(theta, self.model.prepare(x, self.device)))
+    def smoothness(
+        self,
+        point: Weights,
+        weights_at: Callable[[Weights], Weights],
+        iterations: int,
+        *,
+        tolerance: float = 0.0,
+        penalty: theory.Part | None = None,
+    ) -> float:
+        """Estimate the smoothness constant of the loss, and a penalty, in any variables, where they are.
+
+        `weights_at` gives backbone and head at a point. One pass each way per iteration.
+        """
+
+        def loss_of(x: Tensor, targets: Tensor, *, first: bool) -> theory.Part:
+            def loss(point: Weights) -> Tensor:
+                self.forward_passes += first
+                self.backward_passes += first
+                weights = weights_at(point)
+                z = self.head.outputs(weights, self.model.phi(weights, self.model.prepare(x, self.device)))
                 return len(x) / self.samples * self.task.loss(z, targets)
 
             return loss
 
         size = self.slice or self.samples
-        parts = zip(torch.split(self.client.x_train, size), torch.split(self.targets, size), strict=True)
-        return theory.smoothness([loss_of(x, t) for x, t in parts], theta, iterations)
+        slices = zip(torch.split(self.client.x_train, size), torch.split(self.targets, size), strict=True)
+        parts = [loss_of(x, t, first=place == 0) for place, (x, t) in enumerate(slices)]
+        return theory.smoothness([*parts, *([penalty] if penalty else [])], point, iterations, tolerance)
 
     def gradient(self, weights: Weights) -> Weights:
         """Compute the joint gradient of backbone and head: one forward and one backward pass.

@@ -177,6 +177,7 @@ def _facts_of(run: Run) -> list[str]:
         "rejected": "updates left out as not finite",
         "refused": "steps of the server left out as not finite",
         "fallbacks": "head fits that went uphill",
+        "above_bound": "head fits at rates above the theory's bound",
     }.items():
         if number := sum(int(row.get(key) or 0) for row in run.history):
             facts.append(f"{words}: {number:,}")

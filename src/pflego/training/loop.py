@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pflego.engines.base import Engine, Outcome
 from pflego.engines.play import Played
 from pflego.errors import UserError
+from pflego.exchange.metrics import ABOVE_BOUND, RATE_OVER_BOUND, Metric
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import pooled
 from pflego.runs.folder import RunFolder
@@ -64,6 +65,7 @@ class Training:
     def __post_init__(self) -> None:
         self._exchange = self.run.plan.exchange(self.run.algorithm, self.run.federation.sizes)
         self._unsaved: dict[ClientId, Weights] = {}
+        self._warned = False
 
     def rounds(self, first: int, callbacks: Sequence[Callback]) -> None:
         """Play the rounds from one on."""
@@ -101,6 +103,7 @@ class Training:
         )
         run.shared, self.server = played.shared, played.server
         run.rejected.update(played.rejected)
+        self._warn_of_rates(number, cohort, played.metrics)
         return self._row(number, len(cohort), played)
 
     def evaluate(self, row: HistoryRow) -> None:
@@ -145,6 +148,21 @@ class Training:
                 f"the callback {type(callback).__name__} left shared weights that are not finite; the checkpoint "
                 "before it is whole, and the run can be resumed from there"
             )
+
+    def _warn_of_rates(self, number: int, cohort: Sequence[int], metrics: Mapping[str, Metric]) -> None:
+        """Say once when clients step at rates above the theory's bound: the history counts them in every round."""
+        above, ratio = metrics.get(ABOVE_BOUND), metrics.get(RATE_OVER_BOUND)
+        if self._warned or above is None or not above.total or not self.own[cohort[0]]:
+            return
+        self._warned = True
+        times = f", up to {ratio.total:.3g} times," if ratio is not None else ""
+        warnings.warn(
+            f"round {number}: {above.total:.0f} of {len(cohort)} clients took head steps at a rate above{times} the "
+            "bound of Proposition 2, 2/L_i, and may have gone uphill; client_lr='auto' stays below it. The history "
+            f"counts them as {ABOVE_BOUND}",
+            RateWarning,
+            stacklevel=4,
+        )
 
     def _keep(self, changed: Mapping[ClientId, Weights]) -> None:
         self.states.update(changed)

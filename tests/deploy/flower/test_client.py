@@ -81,7 +81,9 @@ def test_an_honest_question_is_answered_and_the_state_is_kept(node: Node) -> Non
     assert tensors.keys() == {"1.weight", "1.bias"}
     assert facts.keys() == {"finite", "seconds", "metrics"}
     assert facts["finite"] is True
-    assert facts["metrics"].keys() == {"loss", "test", "forward_passes", "backward_passes", "fallbacks"}
+    assert facts["metrics"].keys() == {
+        "loss", "test", "forward_passes", "backward_passes", "fallbacks", "above_bound", "rate_over_bound"
+    }  # fmt: skip
     [file] = Path(str(node.config["state"])).iterdir()
     assert file.name == "r1.mill.safetensors"
 

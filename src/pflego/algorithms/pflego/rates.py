@@ -1,33 +1,48 @@
 """PFLEGO's rates: as given, or from the theory.
 
-client_lr="auto" is beta = 1/L_i, the rate that Proposition 2 allows client i in this round, which also caps the head's
-last step. server_lr="auto" is r/I 1/L with the largest smoothness constant that the round's clients measure.
+client_lr="auto" is beta = 1/L_i, the rate that Proposition 2 allows client i in this round. It also caps the head's
+last step, unless that is called exact.
+
+server_lr="auto" is rho = r/I 1/L. L bounds the step on theta and the head together, not only on each of them: for
+f = (theta + w)^2 / 2 both blocks have a curvature of 1, and f one of 2. L is the largest of the clients' constants
+that the server heard in earlier rounds, so that a round's rate does not depend on who takes part in it, which would
+bias the step; a round before which nobody was heard is one of rate 0. The clients receive L with theta: head and
+backbone step by the same constant.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor
 
 from pflego.errors import SettingError
+from pflego.exchange.metrics import ABOVE_BOUND, RATE_OVER_BOUND, Metric, largest, total
 from pflego.exchange.round import Round
 from pflego.learning.heads import Descent
 from pflego.learning.heads.rules import Rule
 from pflego.learning.problem import Problem
 from pflego.learning.theory import best_rate, client_bound, server_bound
-from pflego.weights import Weights
+from pflego.weights import Weights, elementwise_largest
 
 if TYPE_CHECKING:
     from pflego.algorithms.pflego.algorithm import PFLEGO
     from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
 
-SMOOTHNESS = "smoothness"  # what a client adds to its contribution where the server's rate depends on it
-_DEFAULTS = {"server_lr": (0.003, 0.002), "head_decay": (0.0, 0.1)}  # with plain heads, with a common one
-_ITERATIONS = 5  # of the power method on the backbone: each costs a pass both ways
+SMOOTHNESS = "smoothness"  # L among the shared weights, and a client's own among what it sends
+_OWN = "own/"  # before the names of a client's own weights beside shared ones
+_ITERATIONS = 50  # of the power method on backbone and head, at most: each costs a pass both ways
+_TOLERANCE = 0.001  # it ends when one adds no more than this share
+_DEFAULTS = {  # with plain heads, with a common one
+    "server_lr": (0.003, 0.002),
+    "head_decay": (0.0, 0.1),
+    "head_init": ("zeros", "centred"),
+}
 
 
 def resolve_defaults(algorithm: PFLEGO) -> None:
@@ -37,19 +52,25 @@ def resolve_defaults(algorithm: PFLEGO) -> None:
             object.__setattr__(algorithm, name, common if algorithm.common_head else plain)
 
 
+def moving(weights: Weights) -> Weights:
+    """Leave out L, which no step moves."""
+    return {name: tensor for name, tensor in weights.items() if name != SMOOTHNESS}
+
+
 @dataclass(frozen=True)
 class Rates:
     """beta, rho and what bounds them."""
 
     client: float | Literal["auto"]
-    joint_rate: float | Literal["auto"]
+    joint: float | Literal["auto"]
     rule: Rule
     momentum: float
     decay: float
+    exact: bool  # whether the head's last step carries alpha_i, and no cap
 
     def check(self, server_optimizer: str) -> None:
         """Refuse rates from the theory for optimisers that it does not speak of."""
-        if self.joint_rate == "auto" and server_optimizer != "sgd":
+        if self.joint == "auto" and server_optimizer != "sgd":
             raise SettingError(
                 f"server_lr='auto' is for server_optimizer='sgd': give {server_optimizer} a number"
             )
@@ -58,60 +79,96 @@ class Rates:
                 "client_lr='auto' is no rate for Adam, whose steps do not grow with the gradient: give one"
             )
 
-    def descent(
-        self, problem: Problem, heads: OwnHead | CommonHead, shared: Weights, state: Weights, features: Tensor
-    ) -> Descent:
+    def descent(self, problem: Problem, head: Weights, features: Tensor, anchor: Weights | None) -> Descent:
         """Say how a client's head goes downhill in this round, and the most its last step may be."""
-        limit = inf
-        if "auto" in (self.client, self.joint_rate):
-            head = heads.whole(shared, state, problem)
-            limit = best_rate(problem.head_smoothness(head, features) + self.decay)
-        rate = limit if self.client == "auto" else self.client
-        return Descent(rate, self.rule, self.momentum, self.decay, heads.anchor(shared, problem), limit)
+        smoothness = problem.head_smoothness(head, features) + self.decay
+        follows, best = self.client == "auto", best_rate(smoothness)
+        capped = not self.exact and (follows or self.joint == "auto")
+        return Descent(
+            best if self.client == "auto" else self.client,
+            self.rule,
+            self.momentum,
+            self.decay,
+            anchor,
+            limit=best if capped else inf,
+            follows_curvature=follows,
+            smoothness=smoothness,
+        )
 
-    def measure(self, problem: Problem, weights: Weights, descent: Descent, *, common: bool) -> float:
-        """L of a client's loss in what the server moves, where the server's rate depends on it; 0 elsewhere."""
-        if self.joint_rate != "auto":
-            return 0.0
-        curvature = problem.backbone_smoothness(weights, _ITERATIONS)
-        if common and descent.limit:
-            curvature = max(curvature, 1 / descent.limit)  # the server's step moves W_0 too
-        return curvature
+    def last(self, now: Round, shared: Weights) -> float:
+        """Compute the rate of the head's part of the joint step: rho I/r, and alpha_i where it is exact."""
+        rate = best_rate(float(shared[SMOOTHNESS])) if self.joint == "auto" else self.joint * now.scale
+        return rate * (now.alpha if self.exact else 1)
 
-    def joint(self, now: Round, curvature: float) -> float:
-        """rho I/r, the rate of the head's part of the joint step."""
-        if self.joint_rate == "auto":
-            return 1 / curvature if curvature else inf
-        return self.joint_rate * now.scale
-
-    def server(self, now: Round, aggregate: Weights) -> float:
+    def server(self, now: Round, shared: Weights) -> float:
         """rho."""
-        if self.joint_rate == "auto":
-            return best_rate(float(aggregate[SMOOTHNESS]) * now.scale)
-        return self.joint_rate
+        return best_rate(float(shared[SMOOTHNESS]) * now.scale) if self.joint == "auto" else self.joint
 
-    def fixed(self, server_optimizer: str) -> set[str]:
-        """Name the rates that were given as numbers and that Proposition 2 bounds."""
-        client = self.client != "auto" and self.rule == "gd"
-        server = self.joint_rate != "auto" and server_optimizer == "sgd"
-        return {name for name, given in [("client_lr", client), ("server_lr", server)] if given}
+    def metrics(self, descent: Descent, last: float, *, steps: int) -> dict[str, Metric]:
+        """Count a client whose head took steps above Proposition 2's bound, and by how much the largest was."""
+        rates = [min(last, descent.limit)]
+        if self.client != "auto" and self.rule == "gd" and steps:
+            rates.append(self.client)
+        ratio = max(rates) / client_bound(descent.smoothness)
+        return {ABOVE_BOUND: total(ratio >= 1), RATE_OVER_BOUND: largest(ratio)}
 
-    def warn(
-        self, now: Round, start: Weights, fitted: Weights, problem: Problem, server_optimizer: str
-    ) -> str | None:
-        """Name Proposition 2's bounds where a fixed rate exceeds one."""
-        fixed, bounds = self.fixed(server_optimizer), dict[str, tuple[object, float]]()
-        if "client_lr" in fixed:
-            curvature = problem.head_smoothness(start, problem.forward(start).features)
-            bounds["client_lr"] = self.client, client_bound(curvature)
-        if "server_lr" in fixed:
-            with suppress(RuntimeError):  # a backbone that cannot be differentiated twice trains all the same
-                curvature = problem.backbone_smoothness(fitted, _ITERATIONS)
-                bounds["server_lr"] = self.joint_rate, server_bound(curvature, scale=now.scale)
-        words = [
-            f"{name}={rate:g} is above {bound:.3g}, the bound of Proposition 2 for client "
-            f"{problem.client.id!r} at the start, and may go uphill; {name}='auto' stays below it"
-            for name, (rate, bound) in bounds.items()
-            if isinstance(rate, int | float) and rate >= bound
-        ]
-        return "; ".join(words) or None
+    def first_shared(self) -> Weights:
+        """L, of which nothing is known yet, where the rate of the joint step depends on it."""
+        return {SMOOTHNESS: torch.zeros(())} if self.joint == "auto" else {}
+
+    def largest_heard(self, parts: Sequence[Weights]) -> Weights:
+        """Return the largest of the constants that these weights hold, if any."""
+        return elementwise_largest([{n: t for n, t in part.items() if n == SMOOTHNESS} for part in parts])
+
+    def measure(
+        self,
+        problem: Problem,
+        heads: OwnHead | CommonHead,
+        shared: Weights,
+        own: Weights,
+        *,
+        moves_own: bool,
+    ) -> Weights:
+        """L of a client's loss in all that the joint step moves, where its rate depends on it.
+
+        Parameters
+        ----------
+        own
+            What of the client's head is its own.
+        moves_own
+            Whether the joint step moves that too.
+        """
+        if self.joint != "auto":
+            return {}
+        own_part = {_OWN + name: tensor for name, tensor in own.items()} if moves_own else {}
+
+        def own_at(point: Weights) -> Weights:
+            return {name: point.get(_OWN + name, tensor) for name, tensor in own.items()}
+
+        def weights_at(point: Weights) -> Weights:
+            return {**point, **heads.whole(point, own_at(point), problem)}
+
+        def penalty(point: Weights) -> Tensor:
+            return self.decay / 2 * sum((w.square().sum() for w in own_at(point).values()), torch.zeros(()))
+
+        constant = problem.smoothness(
+            {**moving(shared), **own_part},
+            weights_at,
+            _ITERATIONS,
+            tolerance=_TOLERANCE,
+            penalty=penalty if self.decay and moves_own else None,
+        )
+        return {SMOOTHNESS: torch.tensor(constant)}
+
+    def warn(self, now: Round, weights: Weights, problem: Problem, server_optimizer: str) -> str | None:
+        """Name Proposition 2's bound where a fixed server_lr exceeds it, as one client sees it at the start."""
+        if self.joint == "auto" or server_optimizer != "sgd":
+            return None
+        with suppress(RuntimeError):  # a backbone that cannot be differentiated twice trains all the same
+            bound = server_bound(problem.backbone_smoothness(weights, _ITERATIONS), scale=now.scale)
+            if self.joint >= bound:
+                return (
+                    f"server_lr={self.joint:g} is above {bound:.3g}, the bound of Proposition 2 for client "
+                    f"{problem.client.id!r} at the start, and may go uphill; server_lr='auto' stays below it"
+                )
+        return None

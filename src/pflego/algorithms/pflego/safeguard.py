@@ -1,18 +1,24 @@
-"""The tau - 1 head steps, held to the paper's condition: they must not end above the loss they began with.
+"""The head's steps, held to the paper's condition: they must not end above the loss they began with.
 
-Plain gradient descent is let go as it is: its rate is the user's, or 1/L_i. Momentum and Adam, where they would end
-higher, are tried again with a tenth of the rate, twice, and then given up for the old head.
+That loss is the one that the steps descend, the penalty of a decay included.
+
+Plain gradient descent at a rate of the user's is let go as it is, and so is one at 1/L_i where that holds at every
+head: it goes downhill by itself. Where L_i is known only where it was measured, every single step is held to the
+condition: see learning/heads/downhill.py. Momentum and Adam, where they would end higher, are tried again with a tenth
+of the rate, twice, and then given up for the old head.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from torch import Tensor
 
 from pflego.learning.heads import Descent
+from pflego.learning.heads.downhill import step_downhill, steps_downhill
 from pflego.learning.problem import Problem
-from pflego.weights import Weights
+from pflego.weights import Weights, plus, step
 
 _AGAIN = 2  # times that a head that went uphill is tried again with a tenth of the rate
 
@@ -23,22 +29,30 @@ class HeadWork:
 
     head: Weights
     descent: Descent
-    fallbacks: int  # 1 if they went uphill at first
+    fallbacks: int = 0  # 1 if they went uphill at first
 
 
 def guarded_steps(
     problem: Problem, head: Weights, features: Tensor, steps: int, descent: Descent
 ) -> HeadWork:
     """Take head steps that do not end above the loss they began with."""
-    stepped = problem.head_steps(head, features, steps, descent)
     if descent.rule == "gd":
-        return HeadWork(stepped, descent, 0)
-    before = problem.head_loss(head, features)
-    slower = descent
+        careful = descent.follows_curvature and not problem.head.smooth_everywhere
+        go = steps_downhill if careful else Problem.head_steps
+        return HeadWork(go(problem, head, features, steps, descent), descent)
+    before = problem.head_objective(head, features, descent)
     for attempt in range(_AGAIN + 1):
-        if problem.head_loss(stepped, features) <= before:
+        slower = replace(descent, rate=descent.rate / 10**attempt)
+        stepped = problem.head_steps(head, features, steps, slower)
+        if problem.head_objective(stepped, features, descent) <= before:
             return HeadWork(stepped, descent, min(attempt, 1))
-        if attempt < _AGAIN:
-            slower = replace(slower, rate=slower.rate / 10)
-            stepped = problem.head_steps(head, features, steps, slower)
     return HeadWork(head, descent, 1)
+
+
+def last_step(problem: Problem, work: HeadWork, features: Tensor, gradient: Weights, rate: float) -> Weights:
+    """Take the head's part of the joint step, at most of the rate that its descent allows."""
+    head, descent = work.head, work.descent
+    slope = plus(gradient, descent.pull(head)) if descent.decay else gradient
+    if descent.limit < inf and not problem.head.smooth_everywhere:
+        return step_downhill(problem, head, features, slope, min(rate, descent.limit), descent).head
+    return step(head, slope, min(rate, descent.limit))

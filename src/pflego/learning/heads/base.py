@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,10 @@ class HeadGradient:
 
 class Head(Protocol):
     """A head from M features to K outputs. `weights` may hold more than it, `features` are (samples, M)."""
+
+    smooth_everywhere: ClassVar[
+        bool
+    ]  # whether `smoothness` holds at every head, or only where it was measured
 
     def init(self, how: HeadInit, generator: torch.Generator, dtype: torch.dtype) -> Weights:
         """Draw a first head."""

@@ -3,7 +3,7 @@
     W <- W - 1/L_i grad_W l_i(W, theta),  until a hundred more steps would hardly lower the loss
 
 One forward pass serves all steps. L_i is the smoothness constant of the client's loss as a function of its head, so
-there is no rate to choose.
+there is no rate to choose; where it is no constant, see downhill.py.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from dataclasses import replace
 from torch import Tensor
 
 from pflego.learning.heads import Descent
+from pflego.learning.heads.downhill import head_rate, steps_downhill
 from pflego.learning.problem import Problem
-from pflego.learning.theory import best_rate
 from pflego.weights import Weights
 
 _STEPS = 100  # between two looks at the loss
 _ENOUGH = 1e-4  # the share of the first loss that they must gain for more of them to follow
 _MOST = 5_000  # steps in all
-_SLOWEST = 1e-3  # the smallest part of 1/L that is tried where the loss went up, as it may where L changes
 
 
 def fit_head(
@@ -37,31 +36,23 @@ def fit_head(
     With a decay, the loss has decay/2 |W - anchor|^2 in addition.
     """
     goal = Descent(rate=0.0, decay=decay, anchor=anchor)
+    if problem.head.smooth_everywhere:
+        goal = replace(goal, rate=head_rate(problem, head, features, decay))
 
-    def rate() -> float:
-        return best_rate(problem.head_smoothness(head, features) + decay)
+    def go_on(head: Weights, steps: int) -> Weights:
+        if problem.head.smooth_everywhere:
+            return problem.head_steps(head, features, steps, goal)
+        return steps_downhill(problem, head, features, steps, goal)
 
     if steps is not None:
-        return problem.head_steps(head, features, steps, replace(goal, rate=rate()))
-    first = now = _objective(problem, head, features, goal)
-    part = 1.0
+        return go_on(head, steps)
+    first = now = problem.head_objective(head, features, goal)
     for _ in range(_MOST // _STEPS):
-        fitted = problem.head_steps(head, features, _STEPS, replace(goal, rate=part * rate()))
-        after = _objective(problem, fitted, features, goal)
-        if after <= now:
-            gained, head, now = now - after, fitted, after
-            if gained < _ENOUGH * first:
-                break
-        else:
-            part /= 10
-            if part < _SLOWEST:
-                break
+        fitted = go_on(head, _STEPS)
+        after = problem.head_objective(fitted, features, goal)
+        if not after <= now:
+            break
+        gained, head, now = now - after, fitted, after
+        if gained < _ENOUGH * first:
+            break
     return head
-
-
-def _objective(problem: Problem, head: Weights, features: Tensor, goal: Descent) -> float:
-    loss = problem.head_loss(head, features)
-    if not goal.decay:
-        return loss
-    pull = sum(float(slope.square().sum()) for slope in goal.pull(head).values())  # decay^2 |W - anchor|^2
-    return loss + pull / (2 * goal.decay)

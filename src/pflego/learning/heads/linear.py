@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,8 @@ def plain_loops() -> Iterator[None]:
 @dataclass(frozen=True)
 class LinearHead:
     """One linear layer with a bias."""
+
+    smooth_everywhere: ClassVar[bool] = True
 
     features: int  # M
     width: int  # K

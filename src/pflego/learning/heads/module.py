@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,8 @@ class ModuleHead:
 
     Its layers draw their own first weights; what no layer draws starts alike on every client.
     """
+
+    smooth_everywhere: ClassVar[bool] = False
 
     template: nn.Module
     _function: Stateless = field(init=False, repr=False, compare=False)

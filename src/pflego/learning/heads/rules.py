@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from pflego.weights import Weights
+from pflego.weights import Weights, norm
 
 Rule: TypeAlias = Literal["gd", "momentum", "adam"]
 RULES: tuple[Rule, ...] = ("gd", "momentum", "adam")
@@ -32,11 +32,19 @@ class Descent:
     decay: float = 0.0
     anchor: Weights | None = None  # zero if None
     limit: float = inf  # the largest rate of a single step that follows
+    follows_curvature: bool = False  # whether the rate is 1/L, and not a number that somebody gave
+    smoothness: float = 0.0  # L where the descent begins, if it was measured
 
     def pull(self, weights: Weights) -> Weights:
         """Compute the gradient of decay/2 |w - anchor|^2."""
         anchor = self.anchor or {}
         return {name: self.decay * (w - anchor[name] if name in anchor else w) for name, w in weights.items()}
+
+    def penalty(self, weights: Weights) -> float:
+        """Compute decay/2 |w - anchor|^2."""
+        if not self.decay:
+            return 0.0
+        return norm(self.pull(weights)) ** 2 / (2 * self.decay)  # the pull is decay (w - anchor)
 
     def start(self) -> Callable[[Weights], Weights]:
         """Give a fresh function from gradients, one after the other, to the moves they cause."""
