@@ -149,20 +149,26 @@ class Problem:
 
     def backbone_smoothness(self, weights: Weights, iterations: int) -> float:
         """Estimate the loss's smoothness constant in theta, where it is: one pass each way per iteration."""
-        theta = {name: weights[name] for name in self.model.names}
+        return self.smoothness(weights, self.model.names, iterations)
+
+    def smoothness(self, weights: Weights, moving: Sequence[str], iterations: int) -> float:
+        """Estimate the loss's smoothness constant in some of the weights, where they are."""
         self.forward_passes += iterations
         self.backward_passes += iterations
 
         def loss_of(x: Tensor, targets: Tensor) -> theory.Part:
-            def loss(theta: Weights) -> Tensor:
-                z = self.head.outputs(weights, self.model.phi(theta, self.model.prepare(x, self.device)))
+            def loss(moved: Weights) -> Tensor:
+                point = {**weights, **moved}
+                theta = {name: point[name] for name in self.model.names}
+                z = self.head.outputs(point, self.model.phi(theta, self.model.prepare(x, self.device)))
                 return len(x) / self.samples * self.task.loss(z, targets)
 
             return loss
 
         size = self.slice or self.samples
         parts = zip(torch.split(self.client.x_train, size), torch.split(self.targets, size), strict=True)
-        return theory.smoothness([loss_of(x, t) for x, t in parts], theta, iterations)
+        start = {name: weights[name] for name in moving}
+        return theory.smoothness([loss_of(x, t) for x, t in parts], start, iterations)
 
     def gradient(self, weights: Weights) -> Weights:
         """Compute the joint gradient of backbone and head: one forward and one backward pass.
