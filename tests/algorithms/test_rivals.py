@@ -57,7 +57,7 @@ def train(
 @pytest.mark.parametrize("mu", [0.0, 0.7])
 def test_fedavg_and_fedprox_follow_their_equations(labels: str, mu: float, speedup: Speedup) -> None:
     twin = world()
-    options = {"steps": TAU, "client_lr": BETA, "labels": labels}
+    options = {"steps": TAU, "client_lr": BETA, "labels": labels, "head_init": "zeros"}
     algorithm = pflego.FedProx(**options, mu=mu) if mu else pflego.FedAvg(**options)  # type: ignore[arg-type]
     simulation = shared_head(twin, local_sites(twin) if labels == "local" else global_sites(twin))
     simulation.play(fedavg(TAU, BETA, mu=mu), CHOSEN)
@@ -71,7 +71,7 @@ def test_fedper_follows_its_equations(speedup: Speedup) -> None:
     twin = world()
     simulation = own_heads(twin)
     simulation.play(fedper(TAU, BETA), CHOSEN)
-    run = train(twin, pflego.FedPer(steps=TAU, client_lr=BETA), speedup=speedup)
+    run = train(twin, pflego.FedPer(steps=TAU, client_lr=BETA, head_init="zeros"), speedup=speedup)
     assert_weights(run.shared, simulation.shared)
     for i, own in enumerate(simulation.own):
         assert_weights(run.states[f"c{i}"], own)
@@ -82,9 +82,8 @@ def test_fedrep_follows_its_equations(momentum: float, speedup: Speedup) -> None
     twin = world()
     simulation = own_heads(twin)
     simulation.play(fedrep(TAU, BETA, body=2, momentum=momentum), CHOSEN)
-    run = train(
-        twin, pflego.FedRep(steps=TAU, client_lr=BETA, body_steps=2, momentum=momentum), speedup=speedup
-    )
+    algorithm = pflego.FedRep(steps=TAU, client_lr=BETA, body_steps=2, momentum=momentum, head_init="zeros")
+    run = train(twin, algorithm, speedup=speedup)
     assert_weights(run.shared, simulation.shared)
     for i, own in enumerate(simulation.own):
         assert_weights(run.states[f"c{i}"], own)
@@ -94,7 +93,7 @@ def test_fedrep_follows_its_equations(momentum: float, speedup: Speedup) -> None
 @pytest.mark.parametrize("fine_tune", [0, 3])
 def test_fedbabu_follows_its_equations(fine_tune: int, speedup: Speedup) -> None:
     twin = world()
-    algorithm = pflego.FedBabu(steps=TAU, client_lr=BETA, momentum=0.5, fine_tune=fine_tune)
+    algorithm = pflego.FedBabu(steps=TAU, client_lr=BETA, momentum=0.5, fine_tune=fine_tune, labels="local")
     head = algorithm.init_shared(twin.model, 4, SEED)["head"].numpy()
     simulation = shared_head(twin, local_sites(twin), head)
     simulation.play(fedbabu(TAU, BETA, momentum=0.5), CHOSEN)
@@ -113,7 +112,9 @@ def test_ditto_follows_its_equations(global_lr: float | None, speedup: Speedup) 
     twin = world()
     simulation = own_models(twin, local_sites(twin), shared=True)
     simulation.play(ditto(TAU, BETA, mu=0.4, global_lr=global_lr), CHOSEN)
-    run = train(twin, pflego.Ditto(steps=TAU, client_lr=BETA, mu=0.4, global_lr=global_lr), speedup=speedup)
+    options = {"steps": TAU, "client_lr": BETA, "labels": "local", "head_init": "zeros"}
+    algorithm = pflego.Ditto(**options, mu=0.4, global_lr=global_lr)  # type: ignore[arg-type]
+    run = train(twin, algorithm, speedup=speedup)
     assert_weights(run.shared, simulation.shared)
     for i, own in enumerate(simulation.own):
         assert_weights(run.states[f"c{i}"], own)
@@ -137,7 +138,7 @@ def test_learning_alone_follows_its_equations(speedup: Speedup) -> None:
     twin = world()
     simulation = own_models(twin, twin.sites, shared=False)
     simulation.play(alone(TAU, BETA), CHOSEN)
-    run = train(twin, pflego.Local(steps=TAU, client_lr=BETA), speedup=speedup)
+    run = train(twin, pflego.Local(steps=TAU, client_lr=BETA, head_init="zeros"), speedup=speedup)
     assert run.shared == {}
     for i, own in enumerate(simulation.own):
         assert_weights(run.states[f"c{i}"], own)
@@ -156,7 +157,9 @@ def test_without_its_pull_ditto_is_fedavg_and_learning_alone() -> None:
     )
     twin = world()
     options = {"rounds": 4, "participation": 3, "seed": 2}
-    algorithms = [pflego.Ditto(mu=0.0), pflego.FedAvg(), pflego.Local(client_lr=0.007)]
+    same = {"client_lr": 0.007, "head_init": "zeros", "labels": "local"}
+    alone = pflego.Local(client_lr=0.007, head_init="zeros")
+    algorithms = [pflego.Ditto(mu=0.0, **same), pflego.FedAvg(**same), alone]  # type: ignore[arg-type]
     theirs, averaged, local = (pflego.train(federation, twin.model, a, **options) for a in algorithms)  # type: ignore[arg-type]
     assert_same_weights(theirs.shared, averaged.shared)
     for client in federation.ids:
@@ -166,7 +169,7 @@ def test_without_its_pull_ditto_is_fedavg_and_learning_alone() -> None:
 def test_fedavg_with_one_step_and_everybody_is_centralised_gradient_descent() -> None:
     twin = world()
     run = pflego.train(
-        twin.federation, twin.model, pflego.FedAvg(steps=1, client_lr=0.3, labels="global"), rounds=20
+        twin.federation, twin.model, pflego.FedAvg(steps=1, client_lr=0.3, head_init="zeros"), rounds=20
     )
     sites = global_sites(twin)
     pool = Site(np.concatenate([s.x for s in sites]), np.concatenate([s.t for s in sites]))
@@ -197,8 +200,9 @@ def test_fedper_without_a_personal_head_is_fedavg() -> None:
 
 def test_fedbabus_head_never_changes_and_has_orthonormal_rows() -> None:
     twin = world()
-    head = train(twin, pflego.FedBabu()).shared["head"]
-    assert torch.equal(head, pflego.FedBabu().init_shared(twin.model, 4, SEED)["head"])
+    algorithm = pflego.FedBabu(labels="local")
+    head = train(twin, algorithm).shared["head"]
+    assert torch.equal(head, algorithm.init_shared(twin.model, 4, SEED)["head"])
     assert torch.allclose(head @ head.T, torch.eye(4, dtype=torch.float64))
 
 

@@ -51,6 +51,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "speedup": {"speedup": "gram"},
     "seed": {"seed": 6},
     "evaluate_every": {"evaluate_every": 2},
+    "evaluate_adapted": {"evaluate_adapted": True},
 }
 FREE: dict[str, dict[str, Any]] = {
     "rounds": {"rounds": 4},

@@ -238,8 +238,10 @@ class Rival:
 
 def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) -> dict[str, Rival]:
     """Give all methods by name, PFLEGO among them; scale is I/r, and the seed draws FedBABU's head."""
-    plain: dict[str, Any] = {"steps": tau, "client_lr": beta}
-    babu = pflego.FedBabu(**plain, momentum=0.5)
+    rates: dict[str, Any] = {"steps": tau, "client_lr": beta}
+    plain: dict[str, Any] = {**rates, "head_init": "zeros"}
+    one_head: dict[str, Any] = {**plain, "labels": "local"}
+    babu = pflego.FedBabu(**rates, labels="local", momentum=0.5)
 
     def one_model(twin: World) -> Simulation:
         return shared_head(twin, local_sites(twin))
@@ -256,13 +258,13 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
             server_lr=rho,
             scale=scale,
         ),
-        "fedavg": Rival(pflego.FedAvg(**plain), one_model, fedavg(tau, beta)),
-        "fedprox": Rival(pflego.FedProx(**plain, mu=0.7), one_model, fedavg(tau, beta, mu=0.7)),
+        "fedavg": Rival(pflego.FedAvg(**one_head), one_model, fedavg(tau, beta)),
+        "fedprox": Rival(pflego.FedProx(**one_head, mu=0.7), one_model, fedavg(tau, beta, mu=0.7)),
         "fedper": Rival(pflego.FedPer(**plain), own_heads, fedper(tau, beta)),
         "fedrep": Rival(pflego.FedRep(**plain, body_steps=2), own_heads, fedrep(tau, beta, body=2)),
         "fedbabu": Rival(babu, fixed_head, fedbabu(tau, beta, momentum=0.5)),
         "ditto": Rival(
-            pflego.Ditto(**plain, mu=0.4),
+            pflego.Ditto(**one_head, mu=0.4),
             lambda twin: own_models(twin, local_sites(twin), shared=True),
             ditto(tau, beta, mu=0.4),
         ),

@@ -50,6 +50,11 @@ class Algorithm(ABC):
         return "own"
 
     @property
+    def uses_shared_model(self) -> bool:
+        """Whether every client uses the shared weights just as they are."""
+        return False
+
+    @property
     def largest(self) -> frozenset[str]:
         """Names in contributions of which the server takes the largest; all others are added up by their weights."""
         return frozenset()
@@ -107,7 +112,10 @@ class Algorithm(ABC):
         return {**shared, **state}
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """Give a client's state made ready for the present shared weights, as it would be before use."""
+        """Give a client's state as a participant's is when it is judged: after its local steps, here on these weights.
+
+        What it holds lies over the shared weights in `personal`, so it may hold a part of a model that no state has.
+        """
         return state
 
     def welcome(
@@ -116,9 +124,11 @@ class Algorithm(ABC):
         """Give the state of a client that comes when the others have trained, from its first: made ready for use.
 
         A head is fitted to the shared backbone, in at most `steps` steps, or until it is done; any other state goes
-        the way of `adapt`.
+        the way of `adapt`. Who keeps nothing has nothing to make ready.
         """
-        if state and all(is_head(name) for name in state):
+        if not state:
+            return state
+        if all(is_head(name) for name in state):
             return fit_head(problem, state, problem.forward(shared).features, steps=steps)
         return self.adapt(shared, state, problem)
 

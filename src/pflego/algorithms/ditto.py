@@ -11,9 +11,8 @@ v_i, a whole model, is what client i uses. beta is `client_lr`, beta_g `global_l
 from __future__ import annotations
 
 from pflego.algorithms.fedavg import FedAvg
-from pflego.algorithms.local_steps import descend
 from pflego.algorithms.registry import method
-from pflego.declaration import LearningRate, Strength
+from pflego.declaration import AutoRate, Strength
 from pflego.exchange.round import Round, Update
 from pflego.learning.problem import Problem
 from pflego.weights import Weights, minus
@@ -32,22 +31,28 @@ class Ditto(FedAvg):
     """
 
     mu: Strength = 0.25
-    global_lr: LearningRate | None = None
+    global_lr: AutoRate | None = None
+
+    @property
+    def uses_shared_model(self) -> bool:
+        """Everybody uses a model of its own."""
+        return False
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """v_i: theta_0 and a head of its own."""
-        return {**problem.model.weights(), **problem.new_head(self.head_init, seed)}
+        return {**problem.model.weights(), **self.new_head(problem, seed)}
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on a copy of the global model, tau on the personal one."""
-        rate = self.client_lr if self.global_lr is None else self.global_lr
-        sent = descend(problem, shared, steps=self.steps, rate=rate)
-        kept = descend(problem, state, steps=self.steps, rate=self.client_lr, anchor=shared, mu=self.mu)
-        return Update(kept, minus(sent, shared))
+        sent = self.descend(problem, shared, rate=self.global_lr)
+        return Update(self.adapt(shared, state, problem), minus(sent, shared))
+
+    def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """tau steps on the personal model, as in a round."""
+        return self.descend(problem, state, anchor=shared, mu=self.mu)
 
     def welcome(
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
         """Start v_i at w, where the others' have been pulled to meanwhile, and take tau steps."""
-        steps = self.steps if steps is None else steps
-        return descend(problem, shared, steps=steps, rate=self.client_lr, anchor=shared, mu=self.mu)
+        return self.descend(problem, shared, steps=steps, anchor=shared, mu=self.mu)

@@ -5,19 +5,18 @@
     sent        w_i - w_t
     server      w_{t+1} = w_t + sum_i N_i (w_i - w_t) / sum_i N_i
 
-w is backbone and head together. tau is `steps`, beta `client_lr`.
+w is backbone and head together. tau is `steps`, beta `client_lr`. With `fine_tune` a client takes that many steps on
+the whole model, or on the head alone, before its model is used or judged; none of them is kept.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pflego.algorithms.base import Algorithm
-from pflego.algorithms.local_steps import descend
+from pflego.algorithms.local_steps import LocalSteps
 from pflego.algorithms.registry import method
-from pflego.declaration import LearningRate, Whole
+from pflego.declaration import Count
 from pflego.exchange.round import Round, Update
-from pflego.learning.heads import HeadInit
 from pflego.learning.model import Model
 from pflego.learning.problem import Problem
 from pflego.randomness import torch_generator
@@ -25,31 +24,33 @@ from pflego.weights import Weights, minus
 
 
 @method
-class FedAvg(Algorithm):
+class FedAvg(LocalSteps):
     """One model for everybody, averaged.
 
     Parameters
     ----------
-    steps
-        tau, full gradient steps per round.
-    client_lr
-        beta, their rate.
-    head_init
-        How heads start: zeros, uniform, centred, layer or orthonormal; or a function, as in PFLEGO.
     labels
-        What the outputs of a shared head stand for: local or global classes. "local": outputs are numbered anew on
-        every client, as in the paper's tables; "global": one output for every class of the federation.
+        What the outputs of a shared head stand for: local or global classes. "global": one output for every class of
+        the federation; "local": outputs are numbered anew on every client, as in the paper's tables.
+    fine_tune
+        Steps that a client takes before its model is used or judged; nothing of them is kept.
+    fine_tune_part
+        What they move: the whole model, or the head alone, on the features of one forward pass.
     """
 
-    steps: Whole = 50
-    client_lr: LearningRate = 0.007
-    head_init: HeadInit = "zeros"
-    labels: Literal["local", "global"] = "local"
+    labels: Literal["local", "global"] = "global"
+    fine_tune: Count = 0
+    fine_tune_part: Literal["model", "head"] = "model"
+
+    @property
+    def uses_shared_model(self) -> bool:
+        """Without fine-tuning everybody uses the one model as it is."""
+        return self.fine_tune == 0
 
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
         """theta_0 and a head."""
-        generator = torch_generator(seed, "common head")
-        return {**model.weights(), **model.head(outputs).init(self.head_init, generator, model.weight_dtype)}
+        generator, head = torch_generator(seed, "common head"), model.head(outputs)
+        return {**model.weights(), **head.init(self.start_of(head), generator, model.weight_dtype)}
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """Return nothing: a client keeps no state."""
@@ -57,5 +58,16 @@ class FedAvg(Algorithm):
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on a copy of the model; send how far it went."""
-        weights = descend(problem, shared, steps=self.steps, rate=self.client_lr)
-        return Update(state, minus(weights, shared), model=weights)
+        weights = self.adapt(shared, state, problem)
+        return Update(state, minus(weights, shared), model=self.personal(shared, weights, problem))
+
+    def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """Return the shared model, or what a client has made of it, fine-tuned if asked."""
+        weights = {**shared, **state}
+        if self.fine_tune_part == "head":
+            return {**weights, **self.head_steps(problem, weights, self.fine_tune)}
+        return self.descend(problem, weights, steps=self.fine_tune)
+
+    def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """tau steps on a copy of the model, as in a round."""
+        return self.descend(problem, shared)

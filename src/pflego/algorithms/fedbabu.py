@@ -13,9 +13,8 @@ model, head included, before it is used (fine_tune = steps).
 from __future__ import annotations
 
 from pflego.algorithms.fedavg import FedAvg
-from pflego.algorithms.local_steps import descend
 from pflego.algorithms.registry import method
-from pflego.declaration import Count, NotNegative
+from pflego.declaration import NotNegative
 from pflego.exchange.round import Round, Update
 from pflego.learning.heads import HeadInit
 from pflego.learning.problem import Problem
@@ -30,25 +29,26 @@ class FedBabu(FedAvg):
     ----------
     momentum
         Of the local steps.
-    fine_tune
-        Steps on the whole model that a client takes before its model is used or judged; nothing of them is kept.
     head_init
         How the one head is drawn: orthonormal rows, or as for every method.
     """
 
     momentum: NotNegative = 0.9
-    fine_tune: Count = 0
-    head_init: HeadInit = "orthonormal"
+    head_init: HeadInit | None = "orthonormal"
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on the backbone; send how far it went."""
-        theta = problem.model.names
-        weights = descend(
-            problem, shared, steps=self.steps, rate=self.client_lr, momentum=self.momentum, only=theta
-        )
-        moved = minus({name: weights[name] for name in theta}, shared)
-        return Update(state, moved, model=self.personal(weights, state, problem))
+        theta = self.adapt(shared, state, problem)
+        return Update(state, minus(theta, shared), model=self.personal(shared, theta, problem))
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """Return the shared model, fine-tuned if asked."""
-        return descend(problem, shared, steps=self.fine_tune, rate=self.client_lr, momentum=self.momentum)
+        """Return the shared model, or what a client has made of it, fine-tuned if asked."""
+        if self.fine_tune_part == "head":
+            return super().personal(shared, state, problem)
+        return self.descend(problem, {**shared, **state}, steps=self.fine_tune, momentum=self.momentum)
+
+    def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """tau steps on the backbone, as in a round."""
+        theta = problem.model.names
+        weights = self.descend(problem, shared, momentum=self.momentum, only=theta)
+        return {name: weights[name] for name in theta}

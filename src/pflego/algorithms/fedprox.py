@@ -9,12 +9,10 @@ server      w_{t+1} = w_t + sum_i N_i (w_i - w_t) / sum_i N_i
 from __future__ import annotations
 
 from pflego.algorithms.fedavg import FedAvg
-from pflego.algorithms.local_steps import descend
 from pflego.algorithms.registry import method
 from pflego.declaration import Strength
-from pflego.exchange.round import Round, Update
 from pflego.learning.problem import Problem
-from pflego.weights import Weights, minus
+from pflego.weights import Weights
 
 
 @method
@@ -29,7 +27,6 @@ class FedProx(FedAvg):
 
     mu: Strength = 0.25
 
-    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
-        """tau steps on a copy of the model, with the pull; send how far it went."""
-        weights = descend(problem, shared, steps=self.steps, rate=self.client_lr, anchor=shared, mu=self.mu)
-        return Update(state, minus(weights, shared), model=weights)
+    def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """tau steps on a copy of the model, with the pull, as in a round."""
+        return self.descend(problem, shared, anchor=shared, mu=self.mu)

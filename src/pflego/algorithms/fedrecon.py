@@ -6,20 +6,24 @@
 
 Block coordinate descent: unlike PFLEGO's, the head does not move together with the backbone. The paper behind this
 package keeps heads between rounds (reset=False); the method's own authors build them anew from nothing every time
-they are needed (reset=True). tau is `steps`, beta `client_lr`, rho `server_lr`.
+they are needed and take the gradient on samples that the head was not fitted to (reset=True, query_share=0.5): W_i is
+fitted to the support samples, g_i is that of the query samples. tau is `steps`, beta `client_lr`, rho `server_lr`.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from pflego.algorithms.base import Algorithm
 from pflego.algorithms.optimizers import OptimizerName, optimizer_step
 from pflego.algorithms.registry import method
-from pflego.declaration import LearningRate, Whole
+from pflego.declaration import AutoRate, LearningRate, Probability, Whole
 from pflego.exchange.round import Round, Update
 from pflego.learning.heads import Descent, HeadInit
 from pflego.learning.problem import Problem
+from pflego.learning.theory import best_rate
+from pflego.randomness import torch_generator
 from pflego.weights import Weights
 
 
@@ -32,7 +36,7 @@ class FedRecon(Algorithm):
     steps
         tau, head steps per round.
     client_lr
-        beta, their rate.
+        beta, the rate of the head steps. "auto": 1/L_i for every client and round.
     server_lr
         rho, the rate of the server's step.
     server_optimizer
@@ -41,14 +45,18 @@ class FedRecon(Algorithm):
         How heads start: zeros, uniform, centred, layer or orthonormal; or a function, as in PFLEGO.
     reset
         Build the head anew whenever it is needed, instead of keeping it.
+    query_share
+        The share of a client's samples, drawn once, that the backbone's gradient is taken on; in a round heads are then
+        fitted to the others alone. 0: all samples for both.
     """
 
     steps: Whole = 50
-    client_lr: LearningRate = 0.009
+    client_lr: AutoRate = "auto"
     server_lr: LearningRate = 0.003
     server_optimizer: OptimizerName = "adam"
     head_init: HeadInit = "zeros"
     reset: bool = False
+    query_share: Probability = 0.0
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """W_i."""
@@ -57,11 +65,17 @@ class FedRecon(Algorithm):
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on the head, then the backbone's gradient."""
         forward = problem.forward(shared)
-        head = self._fit(state, forward.features, problem)
-        joint = problem.head_gradient(head, forward.features)
-        gradient = forward.backward(joint.features)
+        support, query = self._split(problem, now.seed)
+        head = self._fit(state, forward.features, problem, support)
+        joint = problem.head.gradient(
+            head, forward.features[query], problem.targets[query], problem.task
+        )  # of the query samples
+        slopes = torch.zeros_like(forward.features)
+        slopes[query] = joint.features
+        gradient = forward.backward(slopes)
         kept = state if self.reset else head
-        return Update(kept, gradient, loss=float(joint.loss), model={**shared, **head})
+        loss = problem.head_loss(head, forward.features)
+        return Update(kept, gradient, loss=loss, model={**shared, **head})
 
     def server_step(
         self, now: Round, shared: Weights, server: Weights, aggregate: Weights
@@ -83,5 +97,23 @@ class FedRecon(Algorithm):
         """Fit a head to the backbone, unless heads are built anew whenever they are needed."""
         return state if self.reset else super().welcome(shared, state, problem, steps=steps)
 
-    def _fit(self, head: Weights, features: Tensor, problem: Problem) -> Weights:
-        return problem.head_steps(head, features, self.steps, Descent(self.client_lr))
+    def _split(self, problem: Problem, seed: int) -> tuple[Tensor, Tensor]:
+        """Draw which samples a head is fitted to, and which give the gradient; one sample must do for both."""
+        if not self.query_share or problem.samples < 2:
+            everything = torch.arange(problem.samples, device=problem.device)
+            return everything, everything
+        generator = torch_generator(seed, "query", client=problem.client.id)
+        order = torch.randperm(problem.samples, generator=generator).to(problem.device)
+        queries = min(max(1, round(self.query_share * problem.samples)), problem.samples - 1)
+        return order[queries:].sort().values, order[:queries].sort().values
+
+    def _fit(
+        self, head: Weights, features: Tensor, problem: Problem, support: Tensor | None = None
+    ) -> Weights:
+        targets = problem.targets
+        if support is not None:
+            features, targets = features[support], targets[support]
+        rate = self.client_lr
+        if rate == "auto":
+            rate = best_rate(problem.head.smoothness(head, features, targets, problem.task))
+        return problem.head.descend(head, features, targets, problem.task, self.steps, Descent(rate))

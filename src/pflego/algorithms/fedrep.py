@@ -13,12 +13,9 @@ have momentum, each its own.
 from __future__ import annotations
 
 from pflego.algorithms.fedper import FedPer
-from pflego.algorithms.local_steps import descend
 from pflego.algorithms.registry import method
 from pflego.declaration import NotNegative, Whole
 from pflego.errors import SettingError
-from pflego.exchange.round import Round, Update
-from pflego.learning.heads import Descent
 from pflego.learning.problem import Problem
 from pflego.weights import Weights
 
@@ -43,23 +40,10 @@ class FedRep(FedPer):
         if self.body_steps > self.steps:
             raise SettingError(f"body_steps must be at most steps, {self.steps}, not {self.body_steps}")
 
-    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
-        """Train the head on cached features, then the backbone."""
-        weights = {**shared, **self.adapt(shared, state, problem)}
-        weights = descend(
-            problem,
-            weights,
-            steps=self.body_steps,
-            rate=self.client_lr,
-            momentum=self.momentum,
-            only=list(shared),
-        )
-        return self._parted(shared, weights)
-
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """Train the head against the present backbone: the first phase of a round."""
-        steps = self.steps - self.body_steps
-        if steps == 0:
-            return state
-        descent = Descent(self.client_lr, "momentum" if self.momentum else "gd", self.momentum)
-        return problem.head_steps(state, problem.forward(shared).features, steps, descent)
+        """Train the head on cached features, then the backbone, as in a round."""
+        weights = {**shared, **state}
+        weights |= self.head_steps(problem, weights, self.steps - self.body_steps, momentum=self.momentum)
+        return self.descend(
+            problem, weights, steps=self.body_steps, momentum=self.momentum, only=list(shared)
+        )

@@ -8,7 +8,8 @@ Over all cohorts that could have been drawn, sum_i w_i c_i is on average sum_i a
 method that averages models needs weights that sum to one over the cohort instead: "normalised".
 
 A reply that does not arrive counts as zero (missing="zero"), or the weights of those that arrived are scaled to sum to
-one (missing="renormalise").
+one where some did not (missing="renormalise"), or in every round (missing="normalise"). The last makes an unbiased sum
+a mean over the cohort, which is unbiased no more where clients count differently, and varies less.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-Missing: TypeAlias = Literal["zero", "renormalise"]
+Missing: TypeAlias = Literal["zero", "renormalise", "normalise"]
 Kind: TypeAlias = Literal["unbiased", "normalised"]
 WeightingName: TypeAlias = Literal["samples", "equal"]
 
@@ -64,5 +65,8 @@ def correction(arrived: float, *, complete: bool, missing: Missing) -> float:
 
     >>> correction(0.5, complete=False, missing="zero"), correction(0.5, complete=False, missing="renormalise")
     (1.0, 2.0)
+    >>> correction(0.8, complete=True, missing="renormalise"), correction(0.8, complete=True, missing="normalise")
+    (1.0, 1.25)
     """
-    return 1.0 if missing == "zero" or complete or not arrived else 1 / arrived
+    as_they_are = missing == "zero" or (missing == "renormalise" and complete) or not arrived
+    return 1.0 if as_they_are else 1 / arrived

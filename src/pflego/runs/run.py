@@ -39,7 +39,8 @@ class Run:
         ascending order of the client's classes.
     history
         One dictionary per round: round, participants (how many), loss (over the participants, after their last
-        step), participants_accuracy, everyone_accuracy (where evaluated), seconds (client and server work),
+        step), participants_accuracy, everyone_accuracy and, if asked for, everyone_adapted_accuracy (where evaluated),
+        seconds (client and server work),
         bytes_up, bytes_down, forward_passes and backward_passes (over its own data, that a participant made),
         missing (replies that did not arrive), rejected (participants whose update was not finite, left out),
         refused (1 where the server's own step was not finite and was not taken), and what
@@ -85,8 +86,8 @@ class Run:
         Parameters
         ----------
         adapt
-            Let each client first take its local head steps against the present backbone, as it would before
-            using it. Nothing is stored.
+            Let each client first take the local steps that a participant takes before it is judged. Nothing is
+            stored.
         """
         return table(self.federation.ids, self.scores(adapt=adapt), self.federation.task)
 

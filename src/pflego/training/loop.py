@@ -107,10 +107,13 @@ class Training:
         return self._row(number, len(cohort), played)
 
     def evaluate(self, row: HistoryRow) -> None:
-        """Test everyone with the weights as they are, and note it in the round's row."""
+        """Test everyone with the weights as they are, and if asked after local steps; note it in the round's row."""
         task = self.run.federation.task
         scores = self.engine.scores(self.run.shared)
         row[f"everyone_{task.metric}"] = pooled(scores, task)
+        if self.run.plan.evaluate_adapted:
+            adapted = self.engine.scores(self.run.shared, adapt=True)
+            row[f"everyone_adapted_{task.metric}"] = pooled(adapted, task)
         self.run.evaluations[int(row["round"] or 0)] = [score.value(task) for score in scores]
 
     def write(self, number: int, row: HistoryRow) -> None:

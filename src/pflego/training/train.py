@@ -77,6 +77,7 @@ def train(
     speedup: Speedup = "none",
     seed: int = 0,
     evaluate_every: Count | None = 10,
+    evaluate_adapted: bool = False,
     device: Annotated[str | torch.device, MayChange] = "auto",
     engine: Annotated[EngineName | EngineMaker, MayChange, Simulated] = "local",
     out: Annotated[str | Path | None, MayChange] = None,
@@ -106,7 +107,8 @@ def train(
     speed
         How fast clients are, in the simulation of stragglers.
     missing
-        Where replies are missing: count them as zero, or renormalise the weights of the others to sum to one.
+        Where replies are missing: count them as zero, or renormalise the weights of the others to sum to one; or
+        normalise the weights of those that arrived in every round, missing or not.
     weighting
         Whose loss counts how much: by samples, as in the paper, or every client equal.
     aggregation
@@ -125,6 +127,9 @@ def train(
         Decides every random draw.
     evaluate_every
         Rounds between evaluations of everyone; 0: only after the last round. None, in Python: never.
+    evaluate_adapted
+        Evaluate everyone twice: with what a client has, and after the local steps that a participant takes before it is
+        judged.
     device
         auto (CUDA, MPS or the CPU), or a device's name.
     engine
@@ -159,6 +164,7 @@ def train(
         streaming=Streaming(slice_size, memory, speedup),
         seed=seed,
         evaluate_every=evaluate_every,
+        evaluate_adapted=evaluate_adapted,
     )
     plan.participation.check(len(federation))
     place = devices.resolve(device, model.dtype)
