@@ -24,6 +24,7 @@ from pflego.algorithms.optimizers import OptimizerName, optimizer_step
 from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
 from pflego.algorithms.pflego.rates import Rates, moving, resolve_defaults
 from pflego.algorithms.pflego.safeguard import last_step
+from pflego.algorithms.pflego.solved import SolvedHeads
 from pflego.algorithms.pflego.stepped import SteppedHeads
 from pflego.algorithms.registry import method
 from pflego.declaration import AutoRate, Positive, Strength, Whole
@@ -63,14 +64,15 @@ class PFLEGO(Algorithm):
         starts; or a function (rows, columns, generator) -> Tensor.
     head_optimizer
         The rule of the head's tau - 1 steps, afresh every round. "momentum" and "adam" are held to the paper's
-        condition: see safeguard.py. The history counts clients that had to fall back as fallbacks.
+        condition: see safeguard.py. The history counts clients that had to fall back as fallbacks. "solve" takes no
+        steps: heads are at the minimum of the client's loss, exactly, and no state is kept; see solved.py.
     momentum
         Momentum of the local steps.
     common_head
         Split each head into a part shared by everybody, trained at the server, and a personal rest.
     head_decay
-        lambda, adds lambda/2 |W_i|^2 to client i's loss, or lambda/2 |V_i|^2 beside a common head; 0 if not given, or
-        0.1 beside a common head.
+        lambda, adds lambda/2 |W_i|^2 to client i's loss, or lambda/2 |V_i|^2 beside a common head; if not given, 0.1
+        beside a common head, 0.01 where own heads are solved for, which needs one, and 0 otherwise.
     """
 
     weights = "unbiased"
@@ -81,7 +83,7 @@ class PFLEGO(Algorithm):
     server_optimizer: OptimizerName = "adam"
     head_step: Literal["paper", "exact"] = "paper"
     head_init: HeadInit = None  # type: ignore[assignment]  # resolve_defaults
-    head_optimizer: Rule = "gd"
+    head_optimizer: Rule | Literal["solve"] = "gd"
     momentum: Positive = 0.9
     common_head: bool = False
     head_decay: Strength = None  # type: ignore[assignment]  # resolve_defaults
@@ -94,10 +96,9 @@ class PFLEGO(Algorithm):
     @property
     def rates(self) -> Rates:
         """How far the steps go."""
+        rule: Rule = "gd" if self.head_optimizer == "solve" else self.head_optimizer
         exact = self.head_step == "exact"
-        return Rates(
-            self.client_lr, self.server_lr, self.head_optimizer, self.momentum, self.head_decay, exact
-        )
+        return Rates(self.client_lr, self.server_lr, rule, self.momentum, self.head_decay, exact)
 
     @property
     def parts(self) -> OwnHead | CommonHead:
@@ -105,8 +106,10 @@ class PFLEGO(Algorithm):
         return CommonHead(self.head_init) if self.common_head else OwnHead(self.head_init)
 
     @property
-    def heads(self) -> SteppedHeads:
+    def heads(self) -> SteppedHeads | SolvedHeads:
         """How heads are fitted to features."""
+        if self.head_optimizer == "solve":
+            return SolvedHeads(self.parts, self.head_decay)
         return SteppedHeads(self.parts, self.rates, self.steps - 1)
 
     @property
@@ -169,6 +172,7 @@ class PFLEGO(Algorithm):
                 Update(
                     heads.kept(shared, head, problem),
                     loss=problem.head_loss(head, phi),
+                    model=None if heads.moves_own else {**shared, **head},
                     metrics={"fallbacks": total(w.fallbacks), **metrics},
                 )
             )

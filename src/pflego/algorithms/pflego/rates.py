@@ -38,6 +38,7 @@ SMOOTHNESS = "smoothness"  # L among the shared weights, and a client's own amon
 _OWN = "own/"  # before the names of a client's own weights beside shared ones
 _ITERATIONS = 50  # of the power method on backbone and head, at most: each costs a pass both ways
 _TOLERANCE = 0.001  # it ends when one adds no more than this share
+_SOLVED_DECAY = 0.01  # of own heads that are solved for
 _DEFAULTS = {  # with plain heads, with a common one
     "server_lr": (0.003, 0.002),
     "head_decay": (0.0, 0.1),
@@ -49,7 +50,13 @@ def resolve_defaults(algorithm: PFLEGO) -> None:
     """Fill in what depends on the kind of heads."""
     for name, (plain, common) in _DEFAULTS.items():
         if getattr(algorithm, name) is None:
-            object.__setattr__(algorithm, name, common if algorithm.common_head else plain)
+            solved = name == "head_decay" and algorithm.head_optimizer == "solve"
+            default = common if algorithm.common_head else _SOLVED_DECAY if solved else plain
+            object.__setattr__(algorithm, name, default)
+    if algorithm.head_optimizer == "solve" and algorithm.head_decay == 0:
+        raise SettingError(
+            "head_optimizer='solve' needs a head_decay above 0: without one there may be no best head"
+        )
 
 
 def moving(weights: Weights) -> Weights:

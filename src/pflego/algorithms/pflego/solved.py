@@ -1,0 +1,59 @@
+"""Heads that are solved for in every round, instead of stepped: head_optimizer="solve".
+
+    W_i(theta)  =  argmin_W l_i(W, theta) + decay/2 |W|^2                |W - W_0|^2 beside a common head
+    P(theta)    =  sum_i alpha_i min_W (l_i(W, theta) + decay/2 |W|^2)
+
+By the envelope theorem grad_theta l_i at W_i(theta) is the gradient of client i's part of P: the server's step is one of
+SGD on P, a function of theta (and W_0) alone. There is no client rate and no tau, and a client keeps nothing: its head
+is a function of theta and its data. The curvature of P is nowhere above that of the loss in theta (and W_0), heads
+held where they are: P's Hessian is that less a positive semidefinite term.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
+from pflego.algorithms.pflego.safeguard import HeadWork
+from pflego.learning.heads import Descent
+from pflego.learning.heads.solve import solve_head
+from pflego.learning.problem import Problem
+from pflego.weights import Weights
+
+
+@dataclass(frozen=True)
+class SolvedHeads:
+    """How a client's head is fitted to features: exactly."""
+
+    moves_own: ClassVar[bool] = False  # at a minimum there is no step to take
+
+    parts: OwnHead | CommonHead
+    decay: float
+
+    def init_state(self, problem: Problem, seed: int) -> Weights:
+        """Return nothing: a client keeps no state."""
+        return {}
+
+    def whole(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """Solve for the head that belongs to the present theta."""
+        return self.fit(shared, state, problem, problem.forward(shared).features).head
+
+    def fit(self, shared: Weights, state: Weights, problem: Problem, features: Tensor) -> HeadWork:
+        """Solve for the head that belongs to features."""
+        head = solve_head(problem, features, self.decay, self.parts.anchor(shared, problem))
+        return HeadWork(head, Descent(rate=0.0, limit=0.0))
+
+    def kept(self, shared: Weights, head: Weights, problem: Problem) -> Weights:
+        """Return nothing: a client keeps no state."""
+        return {}
+
+    def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """Return nothing: every head is adapted."""
+        return {}
+
+    def welcome(self, shared: Weights, state: Weights, problem: Problem, steps: int | None) -> Weights:
+        """Return nothing: a newcomer's head is solved for like any other."""
+        return {}
