@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["server.example.org", "10.0.0.5"])
+@pytest.mark.parametrize("name", ["server.example.org", "10.0.0.5", "localhost", "127.0.0.1"])
 def test_a_server_is_known_by_its_names(name: str, folder: Path) -> None:
     assert handshake(folder / "a", name, folder / "a" / "ca.crt") == "TLSv1.3"
 
@@ -61,7 +61,8 @@ def test_another_name_or_another_authority_is_refused(name: str, authority: str,
 
 def test_private_keys_are_their_owners_alone_and_are_not_replaced(folder: Path, tmp_path: Path) -> None:
     private, public = write_key(tmp_path / "site")
-    for path in (folder / "a" / "server.key", folder / "a" / "ca.key", private):
+    other, _ = write_key(tmp_path / "site.pem")  # a name that a public certificate might have, too
+    for path in (folder / "a" / "server.key", folder / "a" / "ca.key", private, other):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = private.read_bytes()
     with pytest.raises(pflego.FolderError, match="a key is not replaced"):

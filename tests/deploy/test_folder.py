@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -7,15 +9,18 @@ import pytest
 from flwr.common.config import get_fused_config_from_dir, get_project_config
 
 import pflego
+from pflego.deploy.certificates import write_certificates
 from pflego.deploy.flower.app_config import AppConfig, Deployment
 from pflego.deploy.folder import write_app
 from pflego.settings.tables import read_settings
+from tests.support.processes import NGINX
 
 
 def test_flower_takes_the_folder_and_its_settings(tmp_path: Path) -> None:
     written = write_app(tmp_path / "My hospitals", {"rounds": 7, "algorithm": "fedrep", "body-steps": 2})
     assert {str(path.relative_to(tmp_path / "My hospitals")) for path in written} == {
         "README.md",
+        "nginx.conf",
         "pyproject.toml",
         "federation/__init__.py",
         "federation/client_app.py",
@@ -54,9 +59,20 @@ def test_settings_may_be_in_tables(tmp_path: Path) -> None:
 def test_the_readme_names_the_folder_and_leaves_no_blanks(tmp_path: Path) -> None:
     write_app(tmp_path / "wards", {"out": "runs/x"})
     readme = (tmp_path / "wards" / "README.md").read_text()
-    assert "flwr run wards hub" in readme
+    assert "pflego deploy server wards --certs certs" in readme
     assert "`runs/x`" in readme
-    assert "$" not in readme
+    assert not re.search(r"\$[a-z{]", readme)
+
+
+@pytest.mark.skipif(not NGINX.exists(), reason="nginx is not installed (Debian: nginx-light)")
+def test_nginx_takes_its_configuration(tmp_path: Path) -> None:
+    write_app(tmp_path / "wards", {})
+    write_certificates(tmp_path / "certs", ["server.example.org"])
+    config = tmp_path / "wards" / "nginx.conf"
+    told = subprocess.run(
+        [NGINX, "-t", "-p", tmp_path, "-c", config], capture_output=True, text=True, timeout=60
+    )
+    assert told.returncode == 0, told.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ METHODS = ["pflego", "fedavg", "ditto"]  # whose model is shared and kept, share
 
 
 def node_config(node: Node) -> str:
-    return " ".join(f'{name}="{value}"' for name, value in node.config.items())
+    return " ".join(f"{name}={json.dumps(value)}" for name, value in node.config.items())
 
 
 def settings(method: str, **changed: object) -> dict[str, object]:
@@ -99,8 +100,9 @@ def test_a_command_writes_it_for_use_elsewhere(tmp_path: Path) -> None:
 
 def test_the_last_run_counts(tmp_path: Path) -> None:
     nodes = sites(tmp_path)
-    train(nodes, tmp_path / "first", rounds=2)
-    train(nodes, tmp_path / "second", rounds=3)
+    nodes[1000].config["runs"] = 2
+    train(nodes, tmp_path / "first", rounds=2, members=NAMES[0], **{"min-clients": 1})
+    train(nodes, tmp_path / "second", rounds=3, members=NAMES[0], **{"min-clients": 1})
     write_app(tmp_path / "app", settings("pflego"))
     assert len(own_run(tmp_path / "app", node_config(nodes[1000])).history) == 3
 

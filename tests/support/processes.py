@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import which
 
 from pflego.deploy.certificates import write_certificates, write_key
 
 BIN = Path(sys.executable).parent
+NGINX = Path(which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") or "nginx")
 
 
 def until(what: str, condition: Callable[[], object], *, seconds: float) -> None:
@@ -42,13 +44,13 @@ class Machines:
     """A server and its sites, each a few processes on this machine."""
 
     folder: Path
-    port: int = field(default_factory=free_port)
+    port: int = field(default_factory=free_port)  # the SuperLink's, on loopback
+    door: int = field(default_factory=free_port)  # the proxy's, which others reach
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         write_certificates(self.folder / "certs", ["localhost", "127.0.0.1"])
-        home = self.folder / "flwr"
-        home.mkdir()
+        home = self.folder / "flower"
         self.env = {
             **os.environ,
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
@@ -58,21 +60,22 @@ class Machines:
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "OMP_NUM_THREADS": "1",
         }
-        (home / "config.toml").write_text(
-            f'[superlink.hub]\naddress = "127.0.0.1:{self.port}"\n'
-            f'root-certificates = "{self.folder / "certs" / "ca.crt"}"\n'
-        )
 
-    def start_server(self) -> None:
-        certs = self.folder / "certs"
+    def start_server(self, app: Path) -> None:
         self._start(
             "server",
-            "flower-superlink", "--ssl-ca-certfile", certs / "ca.crt", "--ssl-certfile", certs / "server.pem",
-            "--ssl-keyfile", certs / "server.key", "--enable-supernode-auth",
-            "--database", self.folder / "state.db", "--host", "127.0.0.1", "--port", str(self.port),
-            "--disable-runtime-dependency-installation",
+            "pflego", "deploy", "server", app, "--certs", self.folder / "certs", "--home", self.folder / "flower",
+            "--port", str(self.port),
         )  # fmt: skip
-        until("the server listens", self._listens, seconds=90)
+        until("the server listens", lambda: self._listens(self.port), seconds=90)
+
+    def start_proxy(self, app: Path) -> None:
+        """Start nginx as the app says, with ports of this machine."""
+        file = app / "nginx.conf"
+        text = file.read_text().replace("listen 8443 ", f"listen {self.door} ")
+        file.write_text(text.replace("127.0.0.1:8000;", f"127.0.0.1:{self.port};"))
+        self._start("proxy", NGINX, "-p", self.folder, "-c", file, "-g", "daemon off;")
+        until("the proxy listens", lambda: self._listens(self.door), seconds=30)
 
     def new_key(self, name: str) -> None:
         write_key(self.folder / "keys" / name)
@@ -81,28 +84,35 @@ class Machines:
         self.new_key(name)
         self.flwr("supernode", "register", self.folder / "keys" / f"{name}.pub", "hub")
 
-    def start_site(self, name: str, config: Mapping[str, str | Path]) -> None:
+    def start_site(
+        self, name: str, app: Path, config: Mapping[str, str | Path], port: int = 0, *, key: str | None = None
+    ) -> None:
         self._start(
             name,
-            "flower-supernode", "--root-certificates", self.folder / "certs" / "ca.crt",
-            "--superlink", f"127.0.0.1:{self.port}", "--auth-supernode-private-key", self.folder / "keys" / name,
-            "--port", str(free_port()), "--node-config", node_config(config),
+            "pflego", "deploy", "site", app, "--superlink", f"127.0.0.1:{self.door}",
+            "--root-certificates", self.folder / "certs" / "ca.crt", "--key", self.folder / "keys" / (key or name),
+            "--port", str(port), "--node-config", node_config(config),
         )  # fmt: skip
 
     def start_site_in_the_clear(self, name: str) -> None:
         self._start(
             name,
-            "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port()),
+            "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.door}", "--port", str(free_port()),
             "--max-retries", "1",
         )  # fmt: skip
 
     def flwr(self, *words: str | Path) -> str:
         """Run one of the commands that a person gives."""
-        done = subprocess.run(
-            [BIN / "flwr", *words], env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        status, told = self.try_flwr(*words)
+        assert status == 0, told
+        return told
+
+    def try_flwr(self, *words: str | Path, home: Path | None = None) -> tuple[int, str]:
+        """Run one of Flower's commands, with connections of one's own; give its status and what it said."""
+        env = self.env if home is None else {**self.env, "FLWR_HOME": str(home)}
+        command: list[str | Path] = [BIN / "flwr", *words]
+        done = subprocess.run(command, env=env, cwd=self.folder, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout + done.stderr
 
     def alive(self, name: str) -> bool:
         return self._running[name].poll() is None
@@ -126,10 +136,12 @@ class Machines:
         for name in self._running:
             self.kill(name)
 
-    def _listens(self) -> bool:
-        assert self.alive("server"), self.log("server")
+    def _listens(self, port: int) -> bool:
+        assert all(self.alive(name) for name in ("server", "proxy") if name in self._running), self.log(
+            "server"
+        )
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            return probe.connect_ex(("127.0.0.1", port)) == 0
 
     def _start(self, name: str, *command: str | Path) -> None:
         program, *options = command

@@ -15,6 +15,7 @@ from pflego.deploy.flower.server import serve
 from tests.support.grid import MemoryGrid, Node
 
 NAMES = ["clinic", "harbour", "mill", "school", "tower"]
+GUESTS = ["Shrinking", "ShrinkingTwice", "ShrinkingAsTold", "Namesake"]
 SHAPE = (8,)
 CONFIG: UserConfig = {
     "algorithm": "pflego", "steps": 5, "rounds": 4, "seed": 5, "evaluate_every": 2, "device": "cpu",
@@ -51,6 +52,7 @@ def sites(folder: Path, names: Sequence[str] = NAMES, *, classes: bool = True) -
             "data": str(site / "own.npz"),
             "state": str(site / "state"),
             "device": "cpu",
+            "allow": ", ".join(f"tests.support.guest:{guest}" for guest in GUESTS),
         }
         nodes[1000 - position] = Node(config, key=name.encode())
     return nodes

@@ -87,6 +87,70 @@ def key(
 
 
 @app.command()
+def server(
+    folder: AppFolder,
+    certs: Annotated[
+        Path, typer.Option(help="Where pflego deploy certs has put ca.crt, server.pem, server.key.")
+    ],
+    home: Annotated[
+        Path, typer.Option(help="For Flower's database and the connection of the flwr commands (FLWR_HOME).")
+    ] = Path("flower"),
+    port: Annotated[
+        int, typer.Option(help="Of the SuperLink, on this machine alone.", min=1, max=65535)
+    ] = 8000,
+) -> None:
+    """Serve and train. The same command again goes on after the last checkpoint, also after a power cut.
+
+    [bold]pflego deploy server hospitals --certs certs[/bold]
+
+    Nobody outside reaches the SuperLink but through nginx, which hospitals/nginx.conf is for.
+    """
+    _needs_flower()
+    from pflego.deploy.server import run
+
+    run(folder, certs=certs, home=home, port=port)
+
+
+@app.command()
+def site(
+    folder: AppFolder,
+    node_config: NodeConfig,
+    superlink: Annotated[str, typer.Option(help="The server's name and port: server.example.org:8443.")],
+    root_certificates: Annotated[
+        Path, typer.Option(help="ca.crt, which the server's certificate is held to.")
+    ],
+    key: Annotated[Path, typer.Option(help="The site's private key.")],
+    port: Annotated[
+        int, typer.Option(help="Of the SuperNode, on this machine alone; 0: any.", min=0, max=65535)
+    ] = 0,
+    poll: Annotated[
+        float, typer.Option(help="Seconds between two looks for messages.", min=0.05, max=60)
+    ] = 0.5,
+) -> None:
+    """Take part: a SuperNode, and a worker that keeps torch loaded.
+
+    It runs the pflego that is installed here, and never a program that the server has sent. The app in FOLDER is what
+    this site agrees to: a server that asks for another method, model or setting is refused.
+    """
+    _needs_flower()
+    from pflego.deploy.site import check, run
+
+    seen = check(folder, node_config, key=key, root_certificates=root_certificates)
+    typer.echo(
+        f"ready: {seen.bytes:,} bytes of weights leave in a round; what was sent stands beside {seen.file}"
+    )
+    run(
+        folder,
+        node_config,
+        superlink=superlink,
+        key=key,
+        root_certificates=root_certificates,
+        port=port,
+        poll=poll,
+    )
+
+
+@app.command()
 def inspect(
     folder: AppFolder,
     node_config: NodeConfig,

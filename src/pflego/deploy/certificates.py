@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,16 +16,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pflego.errors import FolderError, SettingError
-from pflego.files import make_folder
+from pflego.files import make_folder, write_atomically
 
+LOOPBACK = ("localhost", "127.0.0.1")  # where the server reaches itself
 _DAYS = 365
 
 
 def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = _DAYS) -> list[Path]:
-    """Write ca.crt, ca.key, server.pem and server.key, good for a server that is reached by these names."""
-    names = [_alternative(host) for host in hosts]
-    if not names:
+    """Write ca.crt, ca.key, server.pem and server.key, good for a server that is reached by these names.
+
+    They are good on the server itself too, by its loopback address: the proxy and whoever gives commands use that.
+    """
+    if not hosts:
         raise SettingError("name the server as its sites will reach it: --host server.example.org")
+    names = [_alternative(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
     ca_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pflego trial authority")])
     ca = (
@@ -55,8 +58,10 @@ def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = _DAYS)
         folder,
         {
             "ca.crt": ca.public_bytes(serialization.Encoding.PEM),
-            "ca.key": _private(ca_key, serialization.PrivateFormat.PKCS8),
             "server.pem": server.public_bytes(serialization.Encoding.PEM),
+        },
+        private={
+            "ca.key": _private(ca_key, serialization.PrivateFormat.PKCS8),
             "server.key": _private(server_key, serialization.PrivateFormat.PKCS8),
         },
     )
@@ -68,7 +73,8 @@ def write_key(path: Path) -> list[Path]:
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return _write(
         path.parent,
-        {path.name: _private(key, serialization.PrivateFormat.OpenSSH), f"{path.name}.pub": public + b"\n"},
+        {f"{path.name}.pub": public + b"\n"},
+        private={path.name: _private(key, serialization.PrivateFormat.OpenSSH)},
     )
 
 
@@ -117,14 +123,13 @@ def _private(key: ec.EllipticCurvePrivateKey, kind: serialization.PrivateFormat)
     return key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption())
 
 
-def _write(folder: Path, files: dict[str, bytes]) -> list[Path]:
-    """Write files that are not there yet; a private key is for its owner's eyes from the first byte on."""
+def _write(folder: Path, public: dict[str, bytes], *, private: dict[str, bytes]) -> list[Path]:
+    """Write files that are not there yet; private ones are for their owner's eyes from the first byte on."""
     make_folder(folder)
+    files = {**private, **public}
     for name in files:
         if (folder / name).exists():
             raise FolderError(f"{folder / name} is there already: a key is not replaced")
     for name, content in files.items():
-        mode = 0o644 if name.endswith((".crt", ".pem", ".pub")) else 0o600
-        with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
+        write_atomically(folder / name, content, private=name in private)
     return [folder / name for name in files]

@@ -18,6 +18,8 @@ from pflego.runs.record import TABLES
 from pflego.settings.tables import Settings, known
 
 TEMPLATE = Path(__file__).parent / "app"
+LISTEN, PORT = 8443, 8000  # of the proxy, which sites reach, and of the SuperLink, which only the proxy does
+BODY = "32m"  # of a request, at most: Flower cuts tensors into pieces of 20 MB
 _SHOWN = ["algorithm", "rounds", "participation", "seed", "steps", "client_lr", "server_lr", "missing"]
 _SHOWN += ["evaluate_every", "model", "out"]  # what stands in every app; the rest where it was given
 
@@ -41,6 +43,9 @@ def write_app(folder: Path, given: Mapping[str, object]) -> list[Path]:
         "training": _lines(training, help_text),
         "deployment": _lines(deployment, {name: one.help for name, one in declared(Deployment).items()}),
         "out": str(settings.value("out")),
+        "listen": str(LISTEN),
+        "port": str(PORT),
+        "body": BODY,
     }
     written = []
     for source in sorted(path for path in TEMPLATE.rglob("*") if path.suffix in {".py", ".template"}):

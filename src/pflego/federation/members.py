@@ -23,7 +23,9 @@ class Member:
     """One of the federation's clients."""
 
     id: ClientId
-    samples: int
+    samples: int  # as it said when it joined
+    counted: int  # of them, how many it counts for
+    tests: int  # samples that its model is tried on
     key: str  # a digest of its node's public key; empty: any node may speak for it
 
 
@@ -65,7 +67,7 @@ class Members:
         """Make the federation as the round loop knows it: its data are elsewhere."""
         return RemoteFederation(
             [member.id for member in self.clients],
-            sizes=[member.samples for member in self.clients],
+            sizes=[member.counted for member in self.clients],
             classes=self.classes or None,
             outputs=self.outputs,
             most_classes=self.most_classes or None,

@@ -73,6 +73,8 @@ def test_a_finished_run_can_go_on_for_longer(tmp_path: Path) -> None:
 
 def test_a_new_run_begins_with_new_heads_and_leaves_the_old_ones(tmp_path: Path) -> None:
     nodes = sites(tmp_path)
+    for node in nodes.values():
+        node.config["runs"] = 2
     first = train(nodes, tmp_path / "one", participation=3)
     [old] = (tmp_path / AWAY / "state").glob("*.safetensors")
     content = old.read_bytes()

@@ -26,6 +26,8 @@ from pflego.settings.experiment import build_model, seed_of
 from pflego.settings.tables import Settings
 from pflego.training.train import train
 
+_MOST_CLASSES = 1_000_000  # in a range of `classes`
+
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
@@ -46,8 +48,18 @@ class Deployment:
     max_norm
         The largest Euclidean norm of a reply, all tensors together; 0: no limit of this kind.
     norm_factor
-        A reply whose norm is above this many times the median of the round, and this many times that of the shared
-        weights, is dropped.
+        A reply whose norm is above this many times the median of the round's replies is dropped.
+    max_samples
+        How many training samples a client may say it has.
+    max_share
+        How much one client may count for, as a share of all, whatever number of samples it claims. With fewer than
+        three clients there is no such limit.
+    max_loss
+        The largest loss that a client may report.
+    classes
+        The classes that there are, by their numbers: "0-9" or "0, 3, 5-7"; empty: all that clients have.
+    patience
+        After this many rounds in a row without a reply of use the run stops.
     pin_keys
         A client's id belongs to the node key that first claimed it. Off only for trials without node keys.
     """
@@ -57,11 +69,34 @@ class Deployment:
     wait: Positive = 600.0
     reply_timeout: Positive = 600.0
     max_norm: NotNegative = 0.0
-    norm_factor: Annotated[float, Limits(above=0)] = 1000.0
+    norm_factor: Annotated[float, Limits(above=1)] = 10.0
+    max_samples: Whole = 1_000_000_000
+    max_share: Annotated[float, Limits(above=0, most=1)] = 0.5
+    max_loss: Positive = 1e6
+    classes: str = ""
+    patience: Whole = 3
     pin_keys: bool = True
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _ = self.known_classes
+
+    @property
+    def known_classes(self) -> frozenset[int] | None:
+        """The classes of `classes`; None: any."""
+        found: set[int] = set()
+        for part in filter(None, map(str.strip, self.classes.split(","))):
+            first, _, last = part.partition("-")
+            try:
+                low, high = int(first), int(last or first)
+            except ValueError:
+                low, high = 0, -1
+            if not 0 <= low <= high < low + _MOST_CLASSES:
+                raise SettingError(
+                    f'classes must be numbers such as "0-9" or "0, 3, 5-7", not {self.classes!r}'
+                )
+            found |= set(range(low, high + 1))
+        return frozenset(found) or None
 
     @property
     def names(self) -> list[str]:

@@ -25,7 +25,9 @@ from pflego.deploy.flower.messages import (
     payload,
     read_round,
 )
-from pflego.deploy.flower.site_config import Assignment, Site
+from pflego.deploy.flower.site_config import Site
+from pflego.deploy.flower.terms import Answers, Question
+from pflego.errors import FolderError
 
 _CHECK_SAMPLES = 8  # how many samples the backbone is tried on before this client joins
 
@@ -36,10 +38,12 @@ app = ClientApp()
 @app.query()
 def introduce(message: Message, context: Context) -> Message:
     """Say who is here, once the model has been tried on the data."""
-    assignment, site = Assignment.read(context.run_config), Site.read(context.node_config)
+    site = Site.read(context.node_config)
+    assignment = site.assignment(context.run_config)
     client, schema = site.data_and_schema()
     facts = Facts.of(client, schema)
     assignment.model(facts.shape).check(client.x_train[:_CHECK_SAMPLES])
+    Answers(site.state, client.id).introduced(asdict(facts))
     return Message(pack({}, asdict(facts)), reply_to=message)
 
 
@@ -48,15 +52,20 @@ def train(message: Message, context: Context) -> Message:
     """Do a round's work, keep the new state on disk, then send the contribution."""
     asked = decode(payload(message.content))
     now, common = read_round(asked.facts.inner("round")), Common.read(asked.facts.inner("federation"))
-    desk, kept = _sit_down(common, context)
+    desk, site = _sit_down(common, context)
+    kept, answers = StateFile(site.state, common.run, site.id), Answers(site.state, site.id)
+    question = Question(common.run, "train", now.number, now.exchange)
+    answers.check(question, site.terms)
     asked.hold_to(desk.received(now.exchange))
     before = kept.begin(now, asked.digest)
     if before is None:
+        _check_first(kept, answers, common.run)
         before = desk.first()
     outcome, seconds = desk.work(now, asked.tensors, before)
     if outcome.finite:
         kept.keep(now, asked.digest, before, outcome.state)
     sent = outcome.contribution if outcome.finite and outcome.contribution else {}
+    answers.note(question, sent, kept=outcome.finite)
     log.info("round %d: %d bytes leave: %s", now.number, outcome.bytes_up, ", ".join(sent) or "no weights")
     return Message(pack_outcome(outcome, seconds), reply_to=message)
 
@@ -66,17 +75,33 @@ def evaluate(message: Message, context: Context) -> Message:
     """Try this client's own model on its test data, as of a round; the shared part of it is written down."""
     asked = decode(payload(message.content))
     moment, common = Moment.read(asked.facts.inner("moment")), Common.read(asked.facts.inner("federation"))
-    desk, kept = _sit_down(common, context)
+    desk, site = _sit_down(common, context)
+    kept, answers = StateFile(site.state, common.run, site.id), Answers(site.state, site.id)
+    question = Question(common.run, "evaluate", moment.round, int(moment.adapt))
+    answers.check(question, site.terms)
     shared = asked.hold_to(desk.shared()).tensors
     state = kept.as_of(moment.round)
+    if state is None:
+        _check_first(kept, answers, common.run)
+        state = desk.first()
     kept.note(moment.round, shared, common)
-    score = desk.score(shared, desk.first() if state is None else state, adapt=moment.adapt)
+    score = desk.score(shared, state, adapt=moment.adapt)
+    answers.note(question, {}, kept=False)
     return Message(pack_score(score), reply_to=message)
 
 
-def _sit_down(common: Common, context: Context) -> tuple[Desk, StateFile]:
+def _sit_down(common: Common, context: Context) -> tuple[Desk, Site]:
     """Make ready to work in a federation."""
-    assignment, site = Assignment.read(context.run_config), Site.read(context.node_config)
+    site = Site.read(context.node_config)
+    assignment = site.assignment(context.run_config)
     client, schema = site.data_and_schema()
-    desk = Desk.of(assignment, client, common, schema, device=site.device)
-    return desk, StateFile(site.state, common.run, client.id)
+    return Desk.of(assignment, client, common, schema, device=site.device), site
+
+
+def _check_first(kept: StateFile, answers: Answers, run: str) -> None:
+    """Refuse to begin anew where a state was kept before: a lost head would go unnoticed."""
+    if answers.has_kept(run):
+        raise FolderError(
+            f"the state of this client is gone: {kept.path} is not there, and {answers.path.name} says that it was "
+            f"written. Bring it back from a backup; or remove {answers.path.name} too, to begin with a new state"
+        )

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import median_low
+from statistics import median_high
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -23,10 +23,12 @@ from pflego.deploy.flower.desk import Rehearsed, rehearse, stand_in
 from pflego.deploy.flower.facts import Common
 from pflego.deploy.flower.gathering import admit
 from pflego.deploy.flower.messages import (
+    Expected,
     Moment,
     Reply,
     pack_moment,
     pack_turn,
+    plain,
     read_reply,
     read_score,
     reason,
@@ -76,11 +78,14 @@ class FlowerEngine:
     poll: float = 1.0
     _rehearsed: list[Rehearsed] = field(init=False)
     _last: int = field(init=False, default=0)  # the newest round that clients were asked for
+    _fruitless: int = field(init=False, default=0)  # rounds in a row without a reply of use
+    _last_reason: str = field(init=False, default="nobody has answered in time")
 
     def __post_init__(self) -> None:
         self.roll.only(partial(admit, self.members))
         self._rehearsed = rehearse(stand_in(self.members, self.model, self.algorithm, self.seed))
         self._common = Common.of(self.members)
+        self._tests = {member.id: member.tests for member in self.members.clients}
 
     def assemble(self) -> None:
         """Wait for everybody at the start, as long as the deployment says."""
@@ -103,7 +108,7 @@ class FlowerEngine:
 
         began = time.monotonic()
         answers = self._ask(MessageType.TRAIN, list(by_client), content, group=str(now.number))
-        work = self._judge(answers, by_client, shared)
+        work = self._go_on(self._judge(answers, by_client))
         seconds = time.monotonic() - began
         log.info("round %d: %d of %d replies after %.1f s", now.number, len(answers), len(turns), seconds)
         return work
@@ -123,11 +128,10 @@ class FlowerEngine:
             if client in answers:
                 present, reply = answers[client]
                 try:
-                    score = read_score(reply.content, self.members.task)
+                    score = read_score(reply.content, self._expected(client))
                 except MessageError as error:
-                    log.warning(
-                        "node %d, client %r: result left out: %s", present.connection.node, client, error
-                    )
+                    node = present.connection.node
+                    log.warning("node %d, client %r: result left out: %s", node, client, plain(error))
             scores.append(score)
         return scores
 
@@ -164,7 +168,8 @@ class FlowerEngine:
                 present = sent.pop(reply.metadata.reply_to_message_id)
                 if reply.has_error():
                     node, why = present.connection.node, reason(reply)
-                    log.warning("node %d, client %r: no answer: %s", node, present.facts.client, why)
+                    self._last_reason = f"client {present.facts.client!r}: no answer: {why}"
+                    log.warning("node %d, %s", node, self._last_reason)
                 else:
                     answers.setdefault(present.facts.client, (present, reply))
             at_work = any(
@@ -185,7 +190,6 @@ class FlowerEngine:
         self,
         answers: Mapping[ClientId, tuple[Present, Message]],
         turns: Mapping[ClientId, Turn],
-        shared: Weights,
     ) -> Work:
         """Check every reply; those that are not fit for use become outcomes that say so."""
         sound: dict[ClientId, Reply] = {}
@@ -194,7 +198,7 @@ class FlowerEngine:
             like = self._rehearsed[now.exchange]
             try:
                 sound[client] = read_reply(
-                    reply.content, like.contribution, like.metrics, self.members.task, now.alpha
+                    reply.content, like.contribution, like.metrics, self._expected(client), now.alpha
                 )
             except MessageError as error:
                 self._dropped(present, error)
@@ -203,12 +207,12 @@ class FlowerEngine:
                 node, names = answers[client][0].connection.node, some(map(repr, heard.left_out))
                 log.warning("node %d, client %r: metrics left out: %s", node, client, names)
         norms = {client: norm(reply.contribution) for client, reply in sound.items()}
-        limit = self._limit(list(norms.values()), shared)
+        limit = self._limit(list(norms.values()))
         for client in [client for client, size in norms.items() if size > limit]:
             self._dropped(answers[client][0], f"its norm is {norms[client]:.3g}, above {limit:.3g}")
             del sound[client]
         if sound:
-            log.info("norms of the replies: median %.3g, limit %.3g", median_low(norms.values()), limit)
+            log.info("norms of the replies: median %.3g, limit %.3g", median_high(norms.values()), limit)
         outcomes = [
             self._outcome(client, turn.position, sound.get(client))
             for client, turn in turns.items()
@@ -216,16 +220,30 @@ class FlowerEngine:
         ]
         return Work(outcomes, seconds=max((reply.seconds for reply in sound.values()), default=0.0))
 
-    def _limit(self, norms: Sequence[float], shared: Weights) -> float:
-        """Compute the largest norm a reply may have: relative to others and shared weights, and as set."""
-        usual = max([norm(shared), *([median_low(norms)] if norms else [])])
-        relative = self.deployment.norm_factor * usual
+    def _limit(self, norms: Sequence[float]) -> float:
+        """Compute the largest norm a reply may have: relative to the others, and as set.
+
+        Of two, the larger counts as usual: nobody can say which of them is wrong.
+        """
+        relative = self.deployment.norm_factor * median_high(norms) if norms else 0.0
         return min(relative, self.deployment.max_norm) if self.deployment.max_norm else relative
 
+    def _expected(self, client: ClientId) -> Expected:
+        return Expected(self.members.task, self._tests[client], self.deployment.max_loss)
+
     def _dropped(self, present: Present, why: object) -> None:
-        log.warning(
-            "node %d, client %r: reply dropped: %s", present.connection.node, present.facts.client, why
-        )
+        self._last_reason = f"client {present.facts.client!r}: reply dropped: {plain(why)}"
+        log.warning("node %d, %s", present.connection.node, self._last_reason)
+
+    def _go_on(self, work: Work) -> Work:
+        """Stop a run in which nothing of use arrives, round after round."""
+        self._fruitless = 0 if any(outcome.finite for outcome in work.outcomes) else self._fruitless + 1
+        if self._fruitless >= self.deployment.patience:
+            raise UserError(
+                f"no reply of use in {self._fruitless} rounds in a row ({self._last_reason}): what is wrong must be "
+                f"put right, then start the same again to go on after the last checkpoint"
+            )
+        return work
 
     def _outcome(self, client: ClientId, position: int, reply: Reply | None) -> Outcome:
         contribution: Weights = {} if reply is None else reply.contribution

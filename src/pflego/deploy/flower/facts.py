@@ -25,6 +25,7 @@ class Facts:
 
     client: ClientId
     samples: int  # for training
+    tests: int  # samples that its model is tried on
     task: TaskName
     classes: tuple[int, ...]  # by their ids in the whole federation; none in regression
     outputs: int  # of a model for this client alone
@@ -40,6 +41,7 @@ class Facts:
         return cls(
             client.id,
             samples=len(client.x_train),
+            tests=len(client.x_test),
             task="classification" if classes else "regression",
             classes=classes,
             outputs=len(classes) or client.y_train[:1].numel(),
@@ -56,6 +58,7 @@ class Facts:
         facts = cls(
             check_id(read.client("client")),
             samples=read.whole("samples", least=1),
+            tests=read.whole("tests", least=0),
             task=read.choice("task", get_args(TaskName)),  # type: ignore[arg-type]
             classes=classes,
             outputs=read.whole("outputs", least=1),

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Sequence
 
+from pflego.codec import some
 from pflego.deploy.flower.app_config import Deployment
 from pflego.deploy.flower.facts import Common, Facts
 from pflego.deploy.flower.roll import Present, Roll
@@ -16,16 +17,35 @@ from pflego.federation.members import Member, Members
 log = logging.getLogger("flwr.pflego")
 
 
-def settle(present: Sequence[Present], *, pin_keys: bool) -> Members:
+_LARGEST = 2**53  # whole numbers up to here are the same for everybody
+
+
+def settle(present: Sequence[Present], deployment: Deployment) -> Members:
     """Make a federation of those who are there."""
     ordered = sorted(present, key=lambda p: (isinstance(p.facts.client, str), p.facts.client))
     first = ordered[0].facts
     classes = sorted({c for one in ordered for c in one.facts.classes})
+    claimed = [one.facts.samples for one in ordered]
+    if sum(claimed) > _LARGEST:
+        raise UserError(f"the clients claim {sum(claimed)} samples in all: set max_samples to what can be")
+    counted = capped(claimed, deployment.max_share)
+    for one, count in zip(ordered, counted, strict=True):
+        if count < one.facts.samples:
+            log.warning(
+                "client %r says it has %d of %d samples, and counts for %d: max_share is %g",
+                one.facts.client, one.facts.samples, sum(claimed), count, deployment.max_share,
+            )  # fmt: skip
     return Members(
         secrets.token_hex(8),
         tuple(
-            Member(one.facts.client, one.facts.samples, one.connection.key if pin_keys else "")
-            for one in ordered
+            Member(
+                one.facts.client,
+                one.facts.samples,
+                counted=count,
+                tests=one.facts.tests,
+                key=one.connection.key if deployment.pin_keys else "",
+            )
+            for one, count in zip(ordered, counted, strict=True)
         ),
         task=first.task,
         classes=tuple(classes),
@@ -36,6 +56,25 @@ def settle(present: Sequence[Present], *, pin_keys: bool) -> Members:
         schema=first.schema,
         unit=first.unit,
     )
+
+
+def capped(samples: Sequence[int], share: float) -> list[int]:
+    """Lower the largest counts until none is more than a share of their sum; of two, one always has half.
+
+    >>> capped([10, 10, 1000], 0.5), capped([3, 1], 0.5), capped([5, 5, 5], 0.1)
+    ([10, 10, 20], [3, 1], [5, 5, 5])
+    """
+    if len(samples) < 3:
+        return list(samples)
+    if share * len(samples) <= 1:  # no more than everybody alike can be had
+        return [min(samples)] * len(samples)
+    limit, rest = 0.0, sum(samples)
+    for lowered, largest in enumerate(sorted(samples, reverse=True)):
+        limit = share * rest / (1 - lowered * share)  # c = share (lowered c + rest)
+        if largest <= limit + 1e-9:
+            break
+        rest -= largest
+    return [min(count, max(1, int(limit + 1e-9))) for count in samples]
 
 
 def admit(members: Members, present: Present) -> None:
@@ -52,6 +91,8 @@ def admit(members: Members, present: Present) -> None:
             f"client {facts.client!r} now has {facts.samples} samples and had {member.samples}: "
             f"start a new run if its data have changed"
         )
+    if facts.tests != member.tests:
+        raise UserError(f"client {facts.client!r} now has {facts.tests} test samples and had {member.tests}")
     if (facts.shape, facts.dtype) != (members.shape, members.dtype):
         raise UserError(f"client {facts.client!r} now has inputs of another kind")
     Common.of(members).check(facts)
@@ -67,6 +108,16 @@ def gather(roll: Roll, deployment: Deployment, *, poll: float) -> Members:
         client, key = present.facts.client, present.connection.key
         if wanted and str(client) not in wanted:
             raise UserError(f"client {client!r} is not among those this run is for")
+        facts, known = present.facts, deployment.known_classes
+        if max(facts.samples, facts.tests) > deployment.max_samples:
+            raise UserError(
+                f"client {client!r} says it has {facts.samples} samples and {facts.tests} for tests: "
+                f"max_samples is {deployment.max_samples}"
+            )
+        if known is not None and (others := [one for one in facts.classes if one not in known]):
+            raise UserError(
+                f"client {client!r} has the classes {some(others)}, and classes are {deployment.classes}"
+            )
         if deployment.pin_keys and claims.setdefault(str(client), key) != key:
             raise UserError(f"client {client!r} is there already, with another key")
 
@@ -80,7 +131,7 @@ def gather(roll: Roll, deployment: Deployment, *, poll: float) -> Members:
         if enough and (late or not roll.waiting):
             for one in (one for one in here if one not in alike):
                 log.warning("%s", _difference(one, alike[0]))
-            return settle(alike, pin_keys=deployment.pin_keys)
+            return settle(alike, deployment)
         if late:
             needed = ", ".join(sorted(set(wanted) - names)) if wanted else f"{deployment.min_clients} in all"
             odd = next((f"; {_difference(one, alike[0])}" for one in here if one not in alike), "")

@@ -69,7 +69,7 @@ class StateFile:
 
     def keep(self, now: Round, question: str, before: Weights, after: Weights) -> None:
         """Write the states of an exchange down. When this returns they are on disk."""
-        make_folder(self.path.parent)
+        make_folder(self.path.parent, private=True)
         states, questions = {str(now.exchange): before, _AFTER: after}, [question]
         if now.exchange and (kept := self._read()) is not None:
             tensors, facts = kept
@@ -77,13 +77,15 @@ class StateFile:
             states |= {name: _part(tensors, name) for name in earlier}
             questions = [*facts.one("questions", (list,))[: now.exchange], question]
         tensors = {f"{part}/{name}": t for part, state in states.items() for name, t in state.items()}
-        write_tensors(self.path, tensors, {**self._facts, "round": now.number, "questions": questions})
+        facts_beside = {**self._facts, "round": now.number, "questions": questions}
+        write_tensors(self.path, tensors, facts_beside, private=True)
 
     def note(self, number: int, shared: Weights, common: Common) -> None:
         """Write down what everybody shares after a round."""
-        make_folder(self.shared_path.parent)
+        make_folder(self.path.parent, private=True)
+        make_folder(self.shared_path.parent, private=True)
         facts = {**self._facts, "round": number, "federation": asdict(common)}
-        write_tensors(self.shared_path, shared, facts)
+        write_tensors(self.shared_path, shared, facts, private=True)
 
     def _read(self) -> tuple[Weights, Reader] | None:
         if not self.path.exists():

@@ -30,6 +30,7 @@ _ALWAYS: dict[str, How] = {  # what every client measures, and how it is combine
 }
 _LARGEST = 2.0**53
 _HUGE = 1e100  # above every figure that float32 leads to; sums over clients are still finite
+_LINE = 500  # characters of what a client says, at most, in a log
 _REFUSAL = 4096  # bytes in which a client can say that its work came to nothing
 
 
@@ -104,7 +105,33 @@ class Reply:
     left_out: list[str]  # metrics that the method does not have
 
 
-def read_reply(content: RecordDict, like: Weights, metrics: Metrics, task: TaskName, alpha: float) -> Reply:
+@dataclass(frozen=True)
+class Expected:
+    """What is known of a client's figures before it sends any."""
+
+    task: TaskName
+    tests: int  # how many samples its model is tried on
+    max_loss: float
+
+    def check_loss(self, loss: float) -> None:
+        """Refuse a loss that cannot be."""
+        if not 0 <= loss <= self.max_loss:
+            raise MessageError(f"its loss is {loss:g}, not between 0 and {self.max_loss:g}")
+
+    def check_score(self, samples: float, total: float) -> None:
+        """Refuse a test result that cannot be: no client is right more often than tried, or tried on other samples."""
+        if samples not in (0, self.tests):
+            raise MessageError(
+                f"it was tried on {samples:g} samples, and had {self.tests} for tests when it joined"
+            )
+        most = samples * (1 if self.task == "classification" else self.max_loss)
+        if not 0 <= total <= most:
+            raise MessageError(f"it was right {total:g} times in {samples:g}")
+
+
+def read_reply(
+    content: RecordDict, like: Weights, metrics: Metrics, expected: Expected, alpha: float
+) -> Reply:
     """Read a client's reply: a contribution and metrics like others.
 
     alpha: how much the client's loss counts, whatever it says itself.
@@ -117,13 +144,13 @@ def read_reply(content: RecordDict, like: Weights, metrics: Metrics, task: TaskN
     measured = decoded.facts.inner("metrics")
     return Reply(
         decoded.hold_to(like).tensors,
-        _metrics(measured, known, task, alpha),
+        _metrics(measured, known, expected, alpha),
         seconds=decoded.facts.finite("seconds", least=0, most=_HUGE),
         left_out=[name for name in measured.facts if name not in known],
     )
 
 
-def _metrics(read: Reader, known: Mapping[str, How], task: TaskName, alpha: float) -> dict[str, Metric]:
+def _metrics(read: Reader, known: Mapping[str, How], expected: Expected, alpha: float) -> dict[str, Metric]:
     for name in _ALWAYS:
         if name not in read.facts:
             raise MessageError(f"its {name} is missing")
@@ -131,9 +158,10 @@ def _metrics(read: Reader, known: Mapping[str, How], task: TaskName, alpha: floa
         name: _metric(name, read.facts[name], how) for name, how in known.items() if name in read.facts
     }
     loss, test = metrics["loss"], metrics["test"]
-    check_score(test.weight, test.total, task)
+    expected.check_score(test.weight, test.total)
     if not loss.weight and alpha:
         raise MessageError("its loss has no weight")
+    expected.check_loss(loss.value or 0.0)
     for name in ("forward_passes", "backward_passes"):
         if metrics[name].total < 0:
             raise MessageError(f"its {name} is {metrics[name].total}")
@@ -155,25 +183,23 @@ def pack_score(score: Score) -> RecordDict:
     return pack({}, asdict(score))
 
 
-def read_score(content: RecordDict, task: TaskName) -> Score:
+def read_score(content: RecordDict, expected: Expected) -> Score:
     """Read a test result, checked."""
     read = unpack_facts(content)
     samples, total = read.whole("samples", least=0), read.finite("score", least=0, most=_HUGE)
-    check_score(samples, total, task)
-    return Score(samples, None if read.facts.get("loss") is None else read.finite("loss"), total)
-
-
-def check_score(samples: float, total: float, task: TaskName) -> None:
-    """Refuse a test result that cannot be: no client can be right more often than it was tried."""
-    if (
-        total < 0
-        or samples != int(samples)
-        or ((task == "classification" or samples == 0) and total > samples)
-    ):
-        raise MessageError(f"it was right {total:g} times in {samples:g}")
+    expected.check_score(samples, total)
+    loss = None if read.facts.get("loss") is None else read.finite("loss")
+    expected.check_loss(loss or 0.0)
+    return Score(samples, loss, total)
 
 
 def reason(reply: Message) -> str:
     """Say why a reply is an error: what the ClientApp said, without the name of the exception's class."""
     said = str(reply.error.reason)
-    return said.partition(":<'")[2].removesuffix("'>") or said
+    return plain(said.partition(":<'")[2].removesuffix("'>") or said)
+
+
+def plain(text: object) -> str:
+    """Give what somebody else has said as one line for a log, without control characters."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[:_LINE])
+    return line + ("..." if len(str(text)) > _LINE else "")

@@ -17,7 +17,7 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from pflego.deploy.flower.facts import Facts
-from pflego.deploy.flower.messages import reason, unpack_facts
+from pflego.deploy.flower.messages import plain, reason, unpack_facts
 from pflego.errors import UserError
 from pflego.federation.roster import ClientId
 
@@ -111,7 +111,7 @@ class Roll:
         log.info("node %d is client %r, with %d samples", connection.node, facts.client, facts.samples)
 
     def _refuse(self, connection: Connection, why: object, seconds: float) -> None:
-        log.warning("node %d is left out: %s", connection.node, why)
+        log.warning("node %d is left out: %s", connection.node, plain(why))
         self._refused[connection] = time.monotonic() + seconds
         self._doubtful.add(connection)
 

@@ -19,7 +19,7 @@ from pflego.runs.run import Run
 from pflego.settings.experiment import Experiment
 from pflego.training.callbacks import Callback
 
-_POLL = 1.0  # seconds between two looks at what has arrived
+_POLL = 0.5  # seconds between two looks at what has arrived
 _LOCK = 30.0  # seconds that a killed server's process may take to end
 
 log = logging.getLogger("flwr.pflego")

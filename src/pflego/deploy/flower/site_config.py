@@ -6,17 +6,18 @@ underscore. A site takes from the run config what its own work depends on, and l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pflego import models
 from pflego.algorithms.base import Algorithm
-from pflego.algorithms.registry import find_method
+from pflego.algorithms.registry import find_method, spelling
 from pflego.data import load
 from pflego.data.schema import Schema
 from pflego.declaration import arguments, declared
 from pflego.deploy.flower.facts import check_id
+from pflego.deploy.flower.terms import Terms
 from pflego.errors import SettingError, unknown
 from pflego.federation.roster import Client, ClientId
 from pflego.learning.model import Model
@@ -39,9 +40,19 @@ class Assignment:
     streaming: Streaming
 
     @classmethod
-    def read(cls, config: Mapping[str, object]) -> Assignment:
-        """Take what a site's work depends on."""
+    def read(cls, config: Mapping[str, object], *, allowed: Collection[str] | None = None) -> Assignment:
+        """Take what a site's work depends on.
+
+        allowed: names of methods and models outside of pflego that may be imported; None: any.
+        """
         given = as_python(config)
+        for what in ("algorithm", "model"):
+            name = str(given.get(what, ""))
+            if allowed is not None and ":" in name and name not in allowed:
+                raise SettingError(
+                    f"{what} {name!r} is not part of pflego, and this site's operator has not allowed it: "
+                    f'allow="{name}" in the node config does'
+                )
         kind = find_method(str(given.get("algorithm", "pflego")))
         elsewhere = {"seed", "model", "model_seed", "algorithm", *declared(Streaming)}
         own = {name: value for name, value in given.items() if name not in elsewhere}
@@ -61,6 +72,17 @@ class Assignment:
         """Build the backbone that everybody begins with, for samples of a shape."""
         return models.build(self.model_name, shape, seed=self.model_seed)
 
+    def settings(self) -> dict[str, object]:
+        """Map name to value for all that was asked for."""
+        return {
+            "algorithm": spelling(type(self.algorithm)),
+            **self.algorithm.settings(),
+            "model": self.model_name,
+            "model_seed": self.model_seed,
+            "seed": self.seed,
+            **asdict(self.streaming),
+        }
+
 
 @dataclass(frozen=True)
 class Site:
@@ -71,13 +93,14 @@ class Site:
     state: Path
     device: str
     options: Mapping[str, object]  # how the data are read
+    terms: Terms  # what its operator agrees to
     data_seed: int = 0
 
     @classmethod
     def read(cls, config: Mapping[str, object]) -> Site:
         """Check a node config."""
         given = as_python(config)
-        own = {"client_id", "data", "state", "device", "data_seed"}
+        own = {"client_id", "data", "state", "device", "data_seed", *declared(Terms)}
         for name in given.keys() - own - _TRIAL - _FILES:
             raise unknown("node setting", name, own | _TRIAL | _FILES)
         for name in ("client_id", "data", "state"):
@@ -99,7 +122,20 @@ class Site:
             device=str(given.get("device", "auto")),
             options={name: value for name, value in given.items() if name in _TRIAL | _FILES},
             data_seed=int(str(given.get("data_seed", 0))),
+            terms=Terms(**arguments(Terms, given)),
         )
+
+    def assignment(self, config: Mapping[str, object]) -> Assignment:
+        """Take what a run config asks of this site, if its operator has agreed to it."""
+        asked = Assignment.read(config, allowed=self.terms.allowed)
+        if (accepted := self.terms.accepted) is not None:
+            theirs, ours = asked.settings(), Assignment.read(accepted, allowed=self.terms.allowed).settings()
+            for name in theirs | ours:
+                if (said := theirs.get(name)) != (agreed := ours.get(name)):
+                    raise SettingError(
+                        f"the server asks for {name} = {said!r}, and this site's operator accepted {agreed!r}"
+                    )
+        return asked
 
     def data_and_schema(self) -> tuple[Client, Schema | None]:
         """Read this site's data, and how its values became tensors, where they had to.

@@ -1,1 +1,1 @@
-"""A federation on Flower, by pflego. A backbone of your own can live here too: model = "federation.mine:backbone"."""
+"""A federation on Flower, by pflego. The server runs what is here; sites run the pflego that they have installed."""

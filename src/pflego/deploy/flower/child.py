@@ -1,0 +1,69 @@
+"""Flower's own programs as children of a command of pflego's: they end with it.
+
+python -m pflego.deploy.flower.child PROGRAM PARENT OPTIONS...
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+QUIET = {  # what Flower would otherwise tell its makers, and install
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+_ENDING = 20.0  # seconds that a program may take to say goodbye
+_POLL = "PFLEGO_SUPERNODE_POLL"
+
+
+@contextmanager
+def child(
+    program: str, options: Sequence[str], *, poll: float = 3.0, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start "supernode" or "superlink"; it is ended when this block is left, and when this process ends.
+
+    poll: seconds between two looks of a SuperNode for messages.
+    """
+    words = [sys.executable, "-m", __name__, program, str(os.getpid()), *options]
+    started = subprocess.Popen(words, env={**os.environ, **QUIET, _POLL: str(poll), **environment})
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            started.terminate()
+            try:
+                started.wait(_ENDING)
+            except subprocess.TimeoutExpired:
+                started.kill()
+        started.wait()
+
+
+def main() -> None:
+    """Become one of the programs."""
+    from flwr.supercore.app_utils import start_parent_process_monitor
+
+    program, parent, sys.argv = sys.argv[1], int(sys.argv[2]), [f"flower-{sys.argv[1]}", *sys.argv[3:]]
+    start_parent_process_monitor(parent)
+    if program == "superlink":
+        from flwr.superlink.cli.flower_superlink import flower_superlink
+
+        flower_superlink()
+        return
+    from flwr.supernode import start_client_internal as loop
+    from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    # Flower has no option for its waits: its loop is given a clock whose sleeps are short
+    poll = float(os.environ[_POLL])
+    clock = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: time.sleep(min(seconds, poll))})
+    vars(loop)["time"] = clock
+    flower_supernode()
+
+
+if __name__ == "__main__":
+    main()

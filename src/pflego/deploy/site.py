@@ -1,0 +1,65 @@
+"""A site's one command: a SuperNode, and a worker that keeps torch loaded and runs nothing but what is installed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from secrets import token_bytes
+
+from pflego.deploy.flower.child import QUIET, child
+from pflego.deploy.inspection import Inspection, inspect
+from pflego.deploy.reading import read_node_config
+from pflego.errors import FolderError, SettingError, UserError
+from pflego.files import write_atomically
+
+
+def accepting(app: Path, node_config: str) -> str:
+    """Add to a node config that the operator accepts an app: its method, model and settings, and no others."""
+    if "accepts" in read_node_config(node_config):
+        return node_config
+    if '"' in str(app.resolve()):
+        raise SettingError(f"the folder {app} has a quotation mark in its name: rename it")
+    return f'{node_config} accepts="{app.resolve()}"'
+
+
+def check(app: Path, node_config: str, *, key: Path, root_certificates: Path) -> Inspection:
+    """Do what a round asks of this site, before anybody is told of it: all that can fail fails here."""
+    for path, what in ((key, "the site's key"), (root_certificates, "the authority's certificate")):
+        if not path.is_file():
+            raise FolderError(f"{path} is not there: name {what}")
+    if key.stat().st_mode & 0o077:
+        raise FolderError(f"{key} can be read by others than its owner: chmod 600 {key}")
+    return inspect(app, accepting(app, node_config))
+
+
+def run(
+    app: Path, node_config: str, *, superlink: str, key: Path, root_certificates: Path, port: int, poll: float
+) -> None:
+    """Take part until the SuperNode ends, which is an error: it is meant to stay."""
+    os.environ.update(QUIET)
+    from pflego.deploy.flower.worker import work  # after the environment: Flower reads it when it is imported
+
+    address, secret = f"127.0.0.1:{port or _free_port()}", token_bytes(32)
+    options = [
+        "--superlink", superlink, "--root-certificates", str(root_certificates),
+        "--auth-supernode-private-key", str(key), "--isolation", "process", "--host", "127.0.0.1",
+        "--port", address.partition(":")[2], "--node-config", accepting(app, node_config),
+    ]  # fmt: skip
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the SuperNode is ended too
+    with tempfile.TemporaryDirectory(prefix="pflego-") as folder:
+        file = Path(folder) / "secret"
+        write_atomically(file, secret, private=True)
+        with child("supernode", [*options, "--superexec-auth-secret-file", str(file)], poll=poll) as node:
+            work(address, secret, poll=poll, while_true=lambda: node.poll() is None)
+    raise UserError(f"the SuperNode ended with status {node.returncode}: what it said stands above")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
