@@ -36,9 +36,9 @@ def run(
     """
     given = options.given(context)
 
-    from rich.console import Console
     from rich.markup import escape
 
+    from pflego.cli.console import Console
     from pflego.engines.peers import check_alone, joined
     from pflego.settings.experiment import Experiment
     from pflego.settings.tables import read_settings

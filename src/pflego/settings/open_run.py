@@ -9,7 +9,7 @@ from typing import TypeVar
 from pflego.algorithms.base import Algorithm
 from pflego.declaration import arguments
 from pflego.engines.local import LocalEngine
-from pflego.errors import FolderError, UserError
+from pflego.errors import FolderError, UserError, path_of
 from pflego.federation.members import Members
 from pflego.federation.participation import Participation, participation_of
 from pflego.federation.roster import Federation
@@ -44,7 +44,7 @@ def open_run(
     has no name there must be given. Nothing in the folder is changed. Of a run on Flower, in its server's folder, there
     are the shared weights, history and figures; data and heads are with the clients.
     """
-    files = RunFolder(Path(folder))
+    files = RunFolder(path_of("folder", folder))
     if not files.exists:
         raise FolderError(f"{folder} holds no run")
     tables = files.settings()
