@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint style layers types tests fast simulation coverage format bench lock audit clean
+.PHONY: help demo test quick lint style layers types tests fast fuzz simulation coverage format bench lock audit clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -53,6 +53,9 @@ tests: $(READY)
 
 fast: $(READY)
 	$(PYTEST) -m "not slow"
+
+fuzz: $(READY)  ## files, settings and arguments of every wrong kind, for long: EXAMPLES=2000 of each
+	PFLEGO_FUZZ=$(or $(EXAMPLES),2000) $(PYTEST) tests/fuzz
 
 simulation: $(READY)  ## install Ray too, so that Flower's simulation is tested
 	$(PIP) '.[dev,simulation]'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field
-from math import inf, isfinite, nan
+from math import inf, nan
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -155,7 +155,7 @@ def test_a_subclass_inherits_words_and_may_say_others() -> None:
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("rounds", [1, 10**400, np.int64(3)]),
+        ("rounds", [1, 2**63 - 1, np.int64(3)]),
         ("every", [0, 7, None]),
         ("rule", ["gd", "adam"]),
         ("optimizer", ["rprop"]),
@@ -178,14 +178,14 @@ def test_what_was_declared_is_taken(name: str, values: list[object]) -> None:
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("rounds", [0, -1, 1.0, True, "1", None, np.float64(1), np.int64(0), -(10**400), inf]),
+        ("rounds", [0, -1, 1.0, True, "1", None, np.float64(1), np.int64(0), -(10**400), 2**63, inf]),
         ("every", [-1, False, 0.5, "0"]),
         ("rule", ["sgd", "", 1, None, True]),
         ("optimizer", ["adm", None, 2]),
-        ("rate", ["automatic", 0, -0.1, nan, inf, True, None, [0.1], 10**400, 1 + 0j]),
+        ("rate", ["automatic", 0, -0.1, nan, inf, True, None, [0.1], 10**400, 1e39, 1 + 0j]),
         ("share", [1, 1.0, -1e-300, nan, "0.5", False]),
         ("names", ["a", [1], 3, {"a": 1}, {"a"}]),
-        ("place", [1, True, b"here", ["here"]]),
+        ("place", [1, True, b"here", ["here"], "he\0re", nan]),
         ("exact", [1, 0, "true", None]),
         ("device", [0, None, torch.float32]),
         ("start", ["ones", 0, None]),
@@ -231,7 +231,7 @@ def number(kind: type, limits: Limits = Limits()) -> Declared:  # noqa: B008 - f
     return declared(owner)["value"]
 
 
-@given(st.integers(), limits)
+@given(st.integers(-(2**63) + 1, 2**63 - 1), limits)
 def test_a_whole_number_is_taken_where_its_limits_hold(value: int, ends: Limits) -> None:
     one = number(int, ends)
     if ends.hold(value):
@@ -245,7 +245,7 @@ def test_a_whole_number_is_taken_where_its_limits_hold(value: int, ends: Limits)
 @given(st.floats())
 def test_a_number_that_is_spelled_and_read_is_the_same_if_it_is_one(value: float) -> None:
     one = number(float)
-    if isfinite(value):
+    if abs(value) <= 3.4e38:  # what weights of 32 bits can be multiplied by
         one.check(value)
         assert one.parse(repr(value)) == value
     else:

@@ -1,5 +1,10 @@
 """python -m pflego is the pflego command."""
 
-from pflego.cli import main
+import sys
 
-main()
+try:
+    from pflego.cli import main
+
+    main()
+except KeyboardInterrupt:  # while the commands were loaded
+    sys.exit(130)

@@ -28,13 +28,12 @@ from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from pflego.errors import SettingError, UntrustedError, unknown
+from pflego.errors import SettingError, UntrustedError, is_path, shortened, unknown
 
 _may_load_code = ContextVar("may_load_code", default=True)
 
@@ -99,6 +98,9 @@ class InPython:
     """A parameter that only Python can give: it is no setting."""
 
 
+_LARGEST_INT = 2**63 - 1  # of 64 bits
+_LARGEST_FLOAT = 3.4e38  # of 32 bits, in which weights are multiplied by it
+
 Whole: TypeAlias = Annotated[int, Limits(above=0)]
 Count: TypeAlias = Annotated[int, Limits(least=0)]
 Positive: TypeAlias = Annotated[float, Limits(above=0)]
@@ -149,7 +151,7 @@ class Declared:
         if not self.kinds:
             raise unknown(self.name, str(value), self.choices)
         if not self._fits(value):
-            raise SettingError(f"{self.name} must be {self._wanted()}, not {value!r}")
+            raise SettingError(f"{self.name} must be {self._wanted()}, not {shortened(value)}")
 
     def parse(self, text: str) -> object:
         """Read a value as the command line spells it; of a list, one of its texts."""
@@ -173,7 +175,8 @@ class Declared:
         if isinstance(value, bool):
             return bool in self.kinds
         if int in self.kinds and isinstance(value, int):
-            return self.limits.hold(value)  # some are too large for a float
+            counts = self.limits != Limits()  # others, such as a seed, may have any length
+            return (not counts or abs(value) <= _LARGEST_INT) and self.limits.hold(value)
         if (int in self.kinds and isinstance(value, Integral)) or (
             float in self.kinds and isinstance(value, Real)
         ):
@@ -181,11 +184,11 @@ class Declared:
                 number = float(value)
             except OverflowError:
                 return False
-            return isfinite(number) and self.limits.hold(number)
+            return abs(number) <= _LARGEST_FLOAT and self.limits.hold(number)
         if list in self.kinds and isinstance(value, Sequence) and not isinstance(value, str):
             return all(isinstance(one, str) for one in value)
         texts = tuple(kind for kind in self.kinds if kind in (str, Path))
-        return bool(texts) and isinstance(value, (str, Path))
+        return bool(texts) and isinstance(value, (str, Path)) and is_path(str(value))
 
     def _wanted(self) -> str:
         words = {
@@ -223,15 +226,15 @@ def declared(owner: Callable[..., object]) -> Mapping[str, Declared]:
 
 def check_fields(settings: object) -> None:
     """Refuse values of a dataclass's fields that are not what they were declared to be."""
-    own = {field.name for field in fields(settings)}  # type: ignore[arg-type]
-    kind: Callable[..., object] = type(settings)
-    for one in declared(kind).values():
-        if one.parameter in own:  # a dataclass in a field has checked itself
-            one.check(getattr(settings, one.parameter))
+    own = {field.name: getattr(settings, field.name) for field in fields(settings)}  # type: ignore[arg-type]
+    check_arguments(type(settings), own)
 
 
 def check_arguments(owner: Callable[..., object], given: Mapping[str, object]) -> None:
     """Refuse arguments of a function, by the names of its parameters, that are not what it declares."""
+    for name, kind in _groups(owner).items():  # what is in one of them, it has checked itself
+        if name in given and not isinstance(given[name], kind):
+            raise SettingError(f"{name} must be a {kind.__name__}(...), not {given[name]!r}")
     for one in declared(owner).values():
         if one.parameter in given:
             one.check(given[one.parameter])
@@ -278,6 +281,17 @@ def check_trusted(what: str) -> None:
         raise UntrustedError(
             f"{what} is code: it is loaded only if you know who made it and say so, with --trust or trust=True"
         )
+
+
+@cache
+def _groups(owner: Callable[..., object]) -> Mapping[str, type]:
+    """Map parameter to its class, of those that are dataclasses and stand for their fields."""
+    hints = get_type_hints(owner)
+    return {
+        name: kind
+        for name, _ in _parameters(owner)
+        if isinstance(kind := hints.get(name), type) and is_dataclass(kind)
+    }
 
 
 def load_object(text: str, what: str) -> object:

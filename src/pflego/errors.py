@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from math import inf
 from numbers import Integral, Real
+from os import PathLike, fsencode
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -67,7 +69,33 @@ def check_positive(name: str, value: object, *, whole: bool = False) -> None:
         raise SettingError(f"{name} must be {wanted} above 0, not {value!r}")
 
 
+def shortened(value: object, most: int = 60) -> str:
+    """Write a value as Python does, or the beginning of a long one.
+
+    >>> shortened([1] * 1000, most=10)
+    '[1, 1, ...'
+    """
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def path_of(name: str, value: object) -> Path:
+    """Make a path of what was given for one; refuse what is none."""
+    if not isinstance(value, str | PathLike) or not is_path(str(value)):
+        raise SettingError(f"{name} must be a path, not {shortened(value)}")
+    return Path(value)
+
+
+def is_path(text: str) -> bool:
+    """Tell whether a text can name a file: the system can write it, and it holds no zero byte."""
+    try:
+        return b"\0" not in fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Refuse a setting that is none of the choices."""
-    if value not in (known := list(choices)):
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:  # some values cannot even be compared
         raise unknown(name, str(value), known)

@@ -90,6 +90,9 @@ def read_checked(path: Path) -> Decoded:
 
 def read_some(path: Path, prefix: str) -> Weights:
     """Read the tensors whose names begin with a prefix, without it, from a file that was checked before."""
-    with safe_open(path, framework="pt") as file:
-        names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 - not a dictionary
-        return {name.removeprefix(prefix): file.get_tensor(name) for name in names}
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 - not a dictionary
+            return {name.removeprefix(prefix): file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise FolderError(f"{path} was there and can no longer be read: {error}") from error

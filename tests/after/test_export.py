@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import pflego
 from pflego.algorithms.registry import methods
+from pflego.errors import FolderError
 from pflego.runs.run import Run
 from tests.support.reference import assert_same_weights, world
 
@@ -257,4 +258,20 @@ def test_damage_is_noticed(tmp_path: Path, digits: Run) -> None:
     for text in ("{", "{}", '{"format": "pflego model 9"}'):
         card.write_text(text)
         with pytest.raises(pflego.FolderError, match=r"model\.json"):
+            pflego.load_model(tmp_path)
+
+
+def test_a_damaged_program_is_refused(tmp_path: Path) -> None:
+    run = pflego.train(
+        pflego.load("digits", clients=2, classes_per_client=5),
+        pflego.Model(nn.Linear(64, 2), features=2),
+        pflego.PFLEGO(steps=1),
+        rounds=1,
+    )
+    run.export(np.int64(1), tmp_path, formats=["torch"])  # type: ignore[arg-type]
+    assert json.loads((tmp_path / "model.json").read_text())["client"] == 1
+    whole = (tmp_path / "model.pt2").read_bytes()
+    for damaged in (whole[:100], whole[: len(whole) // 2], b"", b"PK" + bytes(200)):
+        (tmp_path / "model.pt2").write_bytes(damaged)
+        with pytest.raises(FolderError):
             pflego.load_model(tmp_path)

@@ -274,3 +274,13 @@ def test_images_are_bytes_and_in_memory_once(tmp_path: Path) -> None:
     places = sorted((tensor.data_ptr(), tensor.nbytes) for tensor in tensors)
     assert all(start + length == after for (start, length), (after, _) in pairwise(places))
     assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in tensors)
+
+
+@pytest.mark.parametrize("partition", ["classes", "iid", "dirichlet"])
+def test_more_clients_than_samples_are_refused_before_any_list_of_them_is_made(
+    partition: PartitionName,
+) -> None:
+    with pytest.raises(
+        UserError, match=r"too small for 10{15} clients"
+    ):  # a list of them would take petabytes
+        pflego.load("digits", clients=10**15, partition=partition)

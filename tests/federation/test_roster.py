@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import pflego
 from pflego import PFLEGO, Client, DataError, Federation, Model, train
 from pflego.federation.roster import ClientId
 from pflego.learning.task import Classification, Regression
@@ -356,3 +357,38 @@ def test_the_fingerprint_changes_with_the_data(other: Client) -> None:
 def test_tensors_numpy_has_no_name_for_have_a_fingerprint() -> None:
     federations = [Federation([Client("a", torch.full((3, 2), v, dtype=torch.bfloat16), Y)]) for v in (0, 1)]
     assert federations[0].fingerprint() != federations[1].fingerprint()
+
+
+def test_ids_are_texts_or_whole_numbers_and_no_two_have_one_name() -> None:
+    x, y = np.zeros((2, 2)), np.array([0, 1])
+    for odd in (
+        True,
+        None,
+        1.5,
+        float("nan"),
+        b"a",
+        (1, 2),
+        [1],
+        np.float64(1),
+        np.bool_(True),
+        "\ud800",
+    ):
+        with pytest.raises(DataError, match="id must be"):
+            pflego.Client(odd, x, y)  # type: ignore[arg-type]
+        with pytest.raises(DataError, match="id must be"):
+            pflego.Federation.lazy(
+                [odd],  # type: ignore[list-item]
+                lambda _: pflego.Client(0, x, y),
+                sizes=[2],
+                classes=[0, 1],
+            )
+    with pytest.raises(DataError, match="two clients are called '1'"):
+        pflego.Federation([pflego.Client(1, x, y), pflego.Client("1", x, y)])
+    names: list[Any] = [np.int64(1), " b", "b"]
+    federation = pflego.Federation([pflego.Client(name, x, y) for name in names])
+    assert list(federation.ids) == [1, " b", "b"]
+    assert type(federation.ids[0]) is int
+    assert federation.position(np.int64(1)) == 0  # type: ignore[arg-type]
+    for odd in (True, [1], None):  # True == 1, and would be found
+        with pytest.raises(DataError, match="id must be"):
+            federation.client(odd)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +18,10 @@ import torch
 import pflego
 from pflego import files
 from pflego.codec import Decoded
+from pflego.errors import FolderError
 from pflego.runs import folder as checkpoint
 from pflego.runs.folder import RunFolder
-from pflego.runs.history import HistoryRow
+from pflego.runs.history import HistoryFile, HistoryRow
 from pflego.runs.run import Run
 from tests.support.reference import World, assert_identical, timeless, world
 
@@ -263,3 +265,19 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(tmp_path: Path) 
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert killed.states.keys() == whole.states.keys()
     assert all(torch.equal(killed.states[id]["head"], whole.states[id]["head"]) for id in whole.states)
+
+
+def test_a_full_disk_while_history_is_appended_is_said(tmp_path: Path) -> None:
+    history = HistoryFile(Path("/dev/full"))
+    with pytest.raises(FolderError, match="No space left"):
+        history.append({"round": 1})
+
+
+def test_a_folder_that_is_removed_while_states_are_on_disk_is_said(tmp_path: Path) -> None:
+    class Remove(pflego.Callback):
+        def on_round(self, run: Run, row: HistoryRow) -> None:
+            if row["round"] == 3:
+                shutil.rmtree(tmp_path / "run")
+
+    with pytest.raises(FolderError):
+        train(world(dtype=torch.float32), tmp_path / "run", states="disk", callbacks=[Remove()])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import pflego
+from pflego.errors import SettingError
 from pflego.federation.participation import cohort
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
@@ -251,3 +253,25 @@ def test_an_unwritable_folder_is_refused(tmp_path: Path) -> None:
     twin = world()
     with pytest.raises(OSError, match="cannot write to the folder"):
         pflego.train(twin.federation, twin.model, pflego.PFLEGO(), rounds=1, out=tmp_path / "file" / "run")
+
+
+def test_arguments_of_a_wrong_kind_are_refused_by_name() -> None:
+    federation = pflego.load("digits", clients=2, classes_per_client=5)
+    model, method = pflego.Model(nn.Linear(64, 2), features=2), pflego.PFLEGO(steps=1)
+    for name, odd in [
+        ("speed", 3),
+        ("speed", None),
+        ("callbacks", None),
+        ("callbacks", [print]),
+        ("out", "a\0b"),
+    ]:
+        with pytest.raises(SettingError, match=name):
+            pflego.train(federation, model, method, rounds=1, **{name: odd})  # type: ignore[arg-type]
+    for odd in (None, [], "digits"):
+        with pytest.raises(SettingError, match="federation"):
+            pflego.train(odd, model, method, rounds=1)  # type: ignore[arg-type]
+    sizes: list[Any] = [3, np.int64(3)]
+    whole, sliced = (
+        pflego.train(federation, model, method, rounds=1, slice_size=size, progress=False) for size in sizes
+    )
+    assert sliced.plan.streaming == whole.plan.streaming

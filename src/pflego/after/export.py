@@ -28,8 +28,16 @@ from torch import Tensor, nn
 from pflego import models
 from pflego.data.schema import Schema, schema_of
 from pflego.declaration import check_trusted, opening
-from pflego.errors import FolderError, UntrustedError, UserError, check_choice
-from pflego.federation.roster import ClientId
+from pflego.errors import (
+    FolderError,
+    SettingError,
+    UntrustedError,
+    UserError,
+    check_choice,
+    check_positive,
+    path_of,
+)
+from pflego.federation.client import ClientId, checked_id
 from pflego.files import make_folder, read_tensors, write_atomically, write_tensors
 from pflego.learning.heads import LinearHead
 from pflego.learning.model import Model, PersonalModel
@@ -70,8 +78,11 @@ def export(
     run: Run, client_id: ClientId, folder: Path, *, formats: Sequence[Format] = FORMATS, adapt: bool = False
 ) -> Exported:
     """Write a client's own model into a folder, in some formats; `Run.export` explains the rest."""
+    if isinstance(formats, str) or not isinstance(formats, Sequence) or not formats:
+        raise SettingError(f"formats must be a list of {', '.join(FORMATS)}, not {formats!r}")
     for file_format in formats:
         check_choice("format", file_format, FORMATS)
+    client_id = run.federation.ids[run.federation.position(client_id)]  # as the federation writes it
     if RunFolder(folder).exists:
         raise FolderError(f"{folder} holds a run: choose another folder for the exported model")
     schema = schema_of(run.federation)
@@ -85,7 +96,10 @@ def export(
         raise UserError(f"nothing can be exported: {'; '.join(refused.values())}")
     make_folder(folder)
     for name in [_CARD, *_FILES.values()]:
-        (folder / name).unlink(missing_ok=True)  # of another model, perhaps
+        try:
+            (folder / name).unlink(missing_ok=True)  # of another model, perhaps
+        except OSError as error:
+            raise FolderError(f"cannot replace {folder / name}: {error.strerror}") from error
     if "safetensors" in files:
         write_tensors(files["safetensors"], model.state_dict(), {})
     for file_format, content in programs.items():
@@ -124,8 +138,8 @@ def read_card(folder: Path) -> Card:
             raise FolderError(f"{path} was not written by this version of pflego")
         if facts["digest"] != _card_digest(facts):
             raise FolderError(f"{path} was changed since the model was exported: export it again")
-        return Card(
-            facts["client"],
+        card = Card(
+            checked_id(facts["client"]),
             facts["backbone"]["model"],
             facts["backbone"]["dtype"],
             facts["head"]["outputs"],
@@ -133,9 +147,14 @@ def read_card(folder: Path) -> Card:
             Schema.from_json(json.dumps(facts["schema"])),
             {str(name): str(digest) for name, digest in facts["digests"].items()},
         )
+        for value, kind in [(card.backbone, str), (card.dtype, str), *((n, int) for n in card.classes)]:
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise TypeError(f"{value!r} where a {kind.__name__} belongs")
+        check_positive("outputs", card.outputs, whole=True)
+        return card
     except FileNotFoundError as error:
         raise FolderError(f"{folder} holds no exported model: pflego export makes one") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, FolderError):
             raise
         raise FolderError(f"{path} is damaged: {error}") from error
@@ -158,7 +177,7 @@ def load_model(folder: str | Path, *, model: Model | None = None, trust: bool = 
         Load code that the folder names or holds. Only for folders whose maker you know.
     """
     with opening(trust=trust):
-        return _load_model(Path(folder), model)
+        return _load_model(path_of("folder", folder), model)
 
 
 def _load_model(folder: Path, model: Model | None) -> PersonalModel:
@@ -187,7 +206,11 @@ def _load_model(folder: Path, model: Model | None) -> PersonalModel:
         )
     check_trusted(f"{program} of torch.export")
     with _quiet():
-        return PersonalModel(_Program(torch.export.load(program)), nn.Identity(), classes, lambda x: x)
+        try:
+            module = _Program(torch.export.load(program))
+        except Exception as error:  # zipfile, json, pickle and torch have their own for damaged files
+            raise FolderError(f"{program} is damaged: {_cause(error)}") from error
+        return PersonalModel(module, nn.Identity(), classes, lambda x: x)
 
 
 class _Program(nn.Module):

@@ -7,7 +7,9 @@ import sys
 import warnings
 from typing import Annotated
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from pflego.cli import data, deploy, paper, theory
 from pflego.cli.advise import advise
@@ -19,11 +21,26 @@ from pflego.cli.options import taking
 from pflego.cli.predict import predict
 from pflego.cli.report import report
 from pflego.cli.run import run
+from pflego.cli.terminal import one_line
 from pflego.cli.tune import tune
 from pflego.cli.whole import check
 from pflego.errors import UserError
 
+
+class Commands(TyperGroup):
+    """All commands; one that is interrupted says so, and ends with the status that shells give it."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("\npflego: stopped", err=True)
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Personalised federated learning: a backbone for everybody, a head for each client.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -67,14 +84,28 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line. What the user got wrong is one line and exit status 2."""
-    warnings.showwarning = lambda message, *_: print(f"pflego: {message}", file=sys.stderr)
+    """Run the command line. What the user, or the machine, got wrong is one line and exit status 2."""
+    warnings.showwarning = lambda message, *_: _say(str(message))
     try:
         app()
     except UserError as error:
         if _speaks(error):
-            print(f"pflego: {error}", file=sys.stderr)
+            _say(str(error))
         sys.exit(2)
+    except OSError as error:  # a disk that is full or read-only, a folder that has gone, no right to open it
+        where = f"{error.filename}: " if error.filename else ""
+        _say(f"{where}{error.strerror or error}")
+        sys.exit(2)
+    except KeyboardInterrupt:  # before there was a command
+        _say("stopped")
+        sys.exit(130)
+    except MemoryError as error:
+        _say(f"there is not enough memory: {error or 'take fewer samples, or smaller ones'}")
+        sys.exit(2)
+
+
+def _say(message: str) -> None:
+    print(f"pflego: {one_line(message)}", file=sys.stderr)
 
 
 def _speaks(error: UserError) -> bool:

@@ -50,9 +50,8 @@ def advise(
     import sys
     from json import dumps
 
-    from rich.console import Console
-
     from pflego.advice import advise as ask
+    from pflego.cli.console import Console
     from pflego.files import make_folder
     from pflego.settings.experiment import Experiment
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pflego.cli import options
+from pflego.cli.terminal import one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,8 +37,7 @@ def check(
     """
     given = {"data": data, **options.given(context)}
 
-    from rich.console import Console
-
+    from pflego.cli.console import Console
     from pflego.data.check import examine
     from pflego.data.problems import DataProblems
     from pflego.settings.experiment import load_data
@@ -49,7 +49,7 @@ def check(
             federation = load_data(given)
         except DataProblems as error:
             for problem in [*error.problems, *(str(one.message) for one in said)]:
-                typer.echo(f"pflego: {problem}", err=True)
+                typer.echo(f"pflego: {one_line(problem)}", err=True)
             raise typer.Exit(2) from error
     findings = examine(federation)
     console = Console()

@@ -38,8 +38,7 @@ def compare(
     """
     given = options.given(context)
 
-    from rich.console import Console
-
+    from pflego.cli.console import Console
     from pflego.comparison.compare import choose, draw_curves
     from pflego.comparison.compare import compare as train_all
     from pflego.engines.peers import check_alone

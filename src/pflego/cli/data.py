@@ -21,9 +21,9 @@ app.command(cls=options.taking("data", only=["seed"]))(check)
 @app.command("list", cls=options.taking(only=["data_dir"]))
 def list_sets(context: typer.Context) -> None:
     """List the data sets, and where they are or how large they are to download."""
-    from rich.console import Console
     from rich.table import Table
 
+    from pflego.cli.console import Console
     from pflego.data.sets.listing import listing
 
     table = Table()
@@ -80,8 +80,7 @@ def show(
     """
     given = {"data": data, **options.given(context)}
 
-    from rich.console import Console
-
+    from pflego.cli.console import Console
     from pflego.data.schema import schema_of
     from pflego.data.sets.catalogue import KNOWN
     from pflego.report import holdings as picture

@@ -160,8 +160,7 @@ def inspect(
     One round's work is really done on the site's own data; what is shown is what would be sent.
     """
     _needs_flower()
-    from rich.console import Console
-
+    from pflego.cli.console import Console
     from pflego.deploy.inspection import inspect
 
     console = Console(highlight=False, soft_wrap=True)

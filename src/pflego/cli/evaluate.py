@@ -38,10 +38,10 @@ def evaluate(
     """
     chosen = rows.choose(None, out)
 
-    from rich.console import Console
     from rich.table import Table
 
     from pflego.after.prediction import of_clients
+    from pflego.cli.console import Console
     from pflego.cli.run import percent
     from pflego.learning.evaluation import pooled, table, worst_tenth
     from pflego.settings.open_run import open_run

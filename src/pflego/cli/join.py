@@ -35,10 +35,10 @@ def join(
     [bold]pflego run --resume --out runs/a --rounds 60[/bold] then trains on with everybody. The file must stay where
     it is.
     """
-    from rich.console import Console
     from rich.table import Table
 
     from pflego.after import joining
+    from pflego.cli.console import Console
     from pflego.cli.run import percent
     from pflego.settings.open_run import open_run
 

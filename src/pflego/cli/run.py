@@ -45,9 +45,9 @@ def run(
     """
     given = options.given(context)
 
-    from rich.console import Console
     from rich.markup import escape
 
+    from pflego.cli.console import Console
     from pflego.declaration import opening
     from pflego.engines.peers import check_alone, joined
     from pflego.settings.experiment import Experiment

@@ -33,10 +33,10 @@ def rate(
     """
     given = options.given(context)
 
-    from rich.console import Console
     from rich.table import Table
 
     from pflego.algorithms.pflego import PFLEGO
+    from pflego.cli.console import Console
     from pflego.errors import SettingError
     from pflego.files import make_folder, write_atomically
     from pflego.report.plots import Curve, Panel, draw

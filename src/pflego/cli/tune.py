@@ -55,8 +55,7 @@ def tune(
     """
     given = options.given(context)
 
-    from rich.console import Console
-
+    from pflego.cli.console import Console
     from pflego.tuning import read
     from pflego.tuning import tune as search
 

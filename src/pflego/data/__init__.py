@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +20,7 @@ from pflego.data.problems import listed
 from pflego.data.schema import Schema
 from pflego.data.sets import data_set
 from pflego.declaration import InPython, Limits, Positive, Probability, Whole, check_arguments
-from pflego.errors import DataError
+from pflego.errors import DataError, SettingError, shortened
 from pflego.federation.roster import Client, ClientId, Federation
 from pflego.learning.task import TaskName
 
@@ -113,6 +114,8 @@ def load(
     Federation(2 clients, 6 training samples, 2 classes)
     """
     check_arguments(load, locals())
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise SettingError(f"seed must be a whole number, not {shortened(seed)}")
     wanted = Partition(clients, classes_per_client, partition, alpha, column)
     reading = Reading(label, task, test_share, drop, scale, gaps, size, schema)
     source: dict[str, object] = {"data": str(data)} if isinstance(data, str | Path) else {}

@@ -47,6 +47,11 @@ def divide(found: DataSet, wanted: Partition, *, seed: int) -> Division:
     kind = wanted.partition or ("column" if wanted.column else usual)
     _refuse_what_does_not_apply(found, wanted, kind)
     clients = DEFAULT_CLIENTS if wanted.clients is None else wanted.clients
+    if kind != "column" and clients > len(found.y_train):  # before a list of that many is made
+        raise DataError(
+            f"{found.name} is too small for {clients} clients: client {len(found.y_train)} would get no sample, "
+            f"there are {len(found.y_train)} to train on"
+        )
     match kind:
         case "column":
             division = _by_column(found, wanted)

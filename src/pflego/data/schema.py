@@ -14,13 +14,16 @@ import numpy as np
 
 from pflego.data.blocks import Array
 from pflego.data.sets.catalogue import KNOWN
-from pflego.errors import DataError, check_choice
+from pflego.errors import DataError, check_choice, path_of, shortened
 from pflego.federation.roster import ClientId, Federation
 from pflego.learning.task import TaskName
 
 Kind: TypeAlias = Literal["table", "arrays", "images"]
 
 _FORMAT = "pflego schema 1"
+_DTYPES = ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool", "bfloat16"]
+_MOST_INPUTS = 1 << 30  # numbers of a sample
+_LARGEST = 3.4e38  # of 32 bits
 _MOST_NAMES = 100_000  # classes numbered further than this have no list of names
 
 
@@ -120,7 +123,7 @@ class Schema:
         """Read a file, or a folder of pictures, in the formats of training data: CSV, Parquet, .npz, images."""
         from pflego.data.own.samples import read
 
-        return read(self, Path(path))
+        return read(self, path_of("path", path))
 
     def to_json(self) -> str:
         """Write it down, one line per column."""
@@ -141,17 +144,16 @@ class Schema:
                 raise DataError("it was written by another version of pflego")
             features = tuple(Feature(**_tuples(feature)) for feature in facts.pop("features"))
             schema = cls(features=features, **_tuples(facts))
-            check_choice("kind", schema.kind, get_args(Kind))
-            check_choice("task", schema.task, get_args(TaskName))
+            _check(schema)
             return schema
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"no schema of pflego's: {error or type(error).__name__}") from error
 
     @classmethod
     def open(cls, path: str | Path) -> Schema:
         """Read a schema's file."""
         try:
-            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+            return cls.from_json(path_of("schema", path).read_text(encoding="utf-8"))
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
@@ -171,6 +173,64 @@ def schema_of(federation: Federation) -> Schema:
     if len(names) < beyond <= _MOST_NAMES:
         names = tuple(map(str, range(beyond)))
     return Schema("arrays", shape, dtype, "classification", class_names=names)
+
+
+def _check(schema: Schema) -> None:
+    """Refuse a schema whose parts are of other types than it declares, or do not go together."""
+    check_choice("kind", schema.kind, get_args(Kind))
+    check_choice("task", schema.task, get_args(TaskName))
+    check_choice("dtype", schema.dtype, _DTYPES)
+    _each("shape", schema.shape, int, least=1)
+    if prod(schema.shape) > _MOST_INPUTS:
+        raise DataError(f"a sample of {prod(schema.shape):,} numbers is beyond what can be read")
+    _each("class_names", schema.class_names, str)
+    _each("label_mean and label_scale", (schema.label_mean, schema.label_scale), float)
+    if schema.label_scale == 0 or not isinstance(schema.fill, bool):
+        raise DataError("label_scale must not be 0, and fill be true or false")
+    for name in ("label", "client"):
+        if not isinstance(value := getattr(schema, name), str | None):
+            raise DataError(f"{name} must be the name of a column, not {shortened(value)}")
+    for feature in schema.features:
+        _check_feature(feature)
+    widths = sum(feature.width for feature in schema.features)
+    if schema.kind == "table" and (not schema.features or schema.shape != (widths,)):
+        raise DataError(f"its columns give {widths} inputs, its shape is {schema.shape}")
+    if schema.kind == "images" and (schema.dtype != "uint8" or len(schema.shape) not in (2, 3)):
+        raise DataError(
+            f"pictures are bytes of two or three dimensions, not {schema.dtype} of {schema.shape}"
+        )
+    if len({feature.name for feature in schema.features}) < len(schema.features):
+        raise DataError("two of its columns have the same name")
+
+
+def _check_feature(feature: Feature) -> None:
+    check_choice("kind", feature.kind, ["number", "category", "image"])
+    _each("name", (feature.name,), str)
+    _each(f"categories of {feature.name!r}", feature.categories, str)
+    _each(f"mean of {feature.name!r}", feature.mean, float)
+    _each(f"scale of {feature.name!r}", feature.scale, float)
+    numbers, spreads = len(feature.mean), len(feature.scale)
+    wrong = {
+        "number": not numbers or feature.categories or spreads not in (0, numbers) or 0 in feature.scale,
+        "category": numbers or spreads,
+        "image": feature.width or spreads,
+    }
+    if wrong[feature.kind]:
+        raise DataError(f"column {feature.name!r} is no {feature.kind}: its parts do not go together")
+
+
+def _each(what: str, values: object, kind: type, *, least: float | None = None) -> None:
+    """Refuse what is no list of values of one type; whole numbers will do for fractions."""
+    kinds = (int, float) if kind is float else (kind,)
+    if not isinstance(values, tuple):
+        raise DataError(f"{what} must be a list, not {shortened(values)}")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise DataError(f"{what} must be of type {kind.__name__}, not {shortened(value)}")
+        if isinstance(value, int | float) and (
+            abs(value) > _LARGEST or value != value or (least is not None and value < least)
+        ):
+            raise DataError(f"{what} cannot be {shortened(value)}")
 
 
 def _tuples(facts: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from numbers import Integral
 from typing import TypeAlias
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pflego.errors import DataError
+from pflego.errors import DataError, is_path, shortened
 
 ClientId: TypeAlias = str | int
 Array: TypeAlias = npt.NDArray[np.generic] | Tensor
@@ -44,7 +45,7 @@ class Client:
         x_test: Array | None = None,
         y_test: Array | None = None,
     ) -> None:
-        self.id = id
+        self.id = id = checked_id(id)  # noqa: A001 - the name of the attribute
         self.x_train, self.y_train = _samples(f"client {id!r}, training data", x_train, y_train)
         if len(self.x_train) == 0:
             raise DataError(f"client {id!r} has no training data: leave it out, or give it some samples")
@@ -80,6 +81,19 @@ class Client:
         return f"Client({self.id!r}, {len(self.x_train)} training and {len(self.x_test)} test samples)"
 
 
+def checked_id(value: object) -> ClientId:
+    """Check an id, a text or a whole number; NumPy's become Python's. True is neither, though it equals 1.
+
+    >>> checked_id(np.int64(3)), checked_id("ward-3")
+    (3, 'ward-3')
+    """
+    if isinstance(value, str) and is_path(value):  # it is part of files' names
+        return str(value)
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    raise DataError(f"a client's id must be a text or a whole number, not {shortened(value)}")
+
+
 def _samples(where: str, x: Array, y: Array) -> tuple[Tensor, Tensor]:
     inputs, labels = _tensor(where, x), _tensor(where, y)
     if inputs.dim() == 0 or labels.dim() == 0 or len(inputs) != len(labels):
@@ -110,7 +124,10 @@ def _tensor(where: str, values: Array) -> Tensor:
         if values.is_complex():
             raise DataError(f"{where}: values of type {_dtype(values)} cannot be trained on; give numbers")
         return values.detach().cpu()
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:  # rows of different lengths, or what is no array at all
+        raise DataError(f"{where}: no array can be made of a {type(values).__name__}: {error}") from error
     if array.dtype.kind not in "biuf":
         raise DataError(f"{where}: values of type {array.dtype} cannot be trained on; give numbers")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pflego.errors import DataError
-from pflego.federation.client import Array, Client, ClientId
+from pflego.errors import DataError, shortened
+from pflego.federation.client import Array, Client, ClientId, checked_id
 from pflego.learning.task import Classification, Regression, Task
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Federation:
         source: Mapping[str, object] | None = None,
         schema: Schema | None = None,
     ) -> None:
-        clients = list(clients)
+        clients = _members(clients)
         members = {client.id: client for client in clients}
         if not members:
             raise DataError("a federation needs at least one client")
@@ -118,19 +119,37 @@ class Federation:
         source: Mapping[str, object] | None,
         schema: Schema | None,
     ) -> None:
-        sizes = np.asarray(sizes)
+        try:
+            sizes = np.asarray(sizes)
+            count = len(ids)
+        except (ValueError, TypeError) as error:
+            raise DataError(
+                f"ids must be a list of clients' names, and sizes a number for each: {error}"
+            ) from error
+        if not callable(load):
+            raise DataError(
+                f"load must be a function from a client's id to its Client, not {shortened(load)}"
+            )
+        if classes is not None:
+            classes = _class_ids(classes)
         if most_classes is None and classes is not None:
             most_classes = len(classes)
-        if len(ids) == 0 or sizes.shape != (len(ids),) or not (sizes > 0).all():
-            raise DataError(f"a federation of {len(ids)} clients needs as many sample counts, each above 0")
-        if not isinstance(ids, range) and len(names := Counter(map(str, ids))) < len(ids):
-            twice = names.most_common(1)[0][0]
-            raise DataError(f"two clients are called {twice!r}: every client needs an id of its own")
+        if count == 0 or sizes.shape != (count,) or sizes.dtype.kind not in "iu" or not (sizes > 0).all():
+            raise DataError(
+                f"a federation of {count} clients needs as many sample counts, whole numbers above 0"
+            )
+        if not isinstance(ids, range):
+            if isinstance(ids, str | bytes):
+                raise DataError(f"ids must be a list of clients' names, not the text {ids!r}")
+            ids = [checked_id(one) for one in ids]
+            if len(names := Counter(map(str, ids))) < count:
+                twice = names.most_common(1)[0][0]
+                raise DataError(f"two clients are called {twice!r}: every client needs an id of its own")
         self.ids = ids
         self.sizes = sizes
         self.most_classes = most_classes
         self.samples = int(sizes.sum())
-        self.classes = None if classes is None else sorted(int(c) for c in classes)
+        self.classes = None if classes is None else sorted(classes)
         self.source = dict(source or {})
         self.schema = schema
         self._load = load
@@ -149,7 +168,11 @@ class Federation:
 
     def __getitem__(self, position: int) -> Client:
         """Give the client at a position, 0 to len - 1, the order of `ids`."""
+        if isinstance(position, bool) or not isinstance(position, Integral):
+            raise DataError(f"clients are at positions 0 to {len(self) - 1}, not at {shortened(position)}")
         client = self._load(self.ids[position])
+        if not isinstance(client, Client):
+            raise DataError(f"load({self.ids[position]!r}) must give a Client, not {shortened(client)}")
         if len(client.x_train) != self.sizes[position]:
             raise DataError(
                 f"client {client.id!r} has {len(client.x_train)} training samples, but the federation was told of "
@@ -174,14 +197,13 @@ class Federation:
 
     def position(self, client_id: ClientId) -> int:
         """Find where a client stands in `ids`."""
+        own = checked_id(client_id)
         try:
-            if isinstance(self.ids, range) and isinstance(client_id, int):
-                return self.ids.index(client_id)
-            return self._positions[client_id]
+            if isinstance(self.ids, range) and isinstance(own, int):
+                return self.ids.index(own)
+            return self._positions[own]
         except (KeyError, ValueError):
-            raise DataError(
-                f"no client is called {client_id!r}; the federation has {_some(self.ids)}"
-            ) from None
+            raise DataError(f"no client is called {own!r}; the federation has {_some(self.ids)}") from None
 
     @cached_property
     def _positions(self) -> Mapping[ClientId, int]:
@@ -204,6 +226,27 @@ class Federation:
     def __repr__(self) -> str:
         kind = "regression" if self.classes is None else f"{len(self.classes)} classes"
         return f"Federation({len(self)} clients, {self.samples} training samples, {kind})"
+
+
+def _members(clients: object) -> list[Client]:
+    """List the clients of a federation; refuse what is none."""
+    if not isinstance(clients, Iterable):
+        raise DataError(f"a federation is made of a list of clients, not of {shortened(clients)}")
+    members = list(clients)
+    for one in members:
+        if not isinstance(one, Client):
+            raise DataError(f"a federation is made of clients, Client(id, x, y), not of {shortened(one)}")
+    return members
+
+
+def _class_ids(classes: object) -> list[int]:
+    if not isinstance(classes, Iterable) or isinstance(classes, str | bytes):
+        raise DataError(f"classes must be a list of class ids, not {shortened(classes)}")
+    found = list(classes)
+    for one in found:
+        if isinstance(one, bool) or not isinstance(one, Integral) or one < 0:
+            raise DataError(f"classes are numbered from 0: {shortened(one)} is none")
+    return [int(one) for one in found]
 
 
 def _mixed(client: Client) -> DataError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pflego.algorithms.base import Algorithm
 from pflego.engines.base import Engine
 from pflego.engines.local import LocalEngine
+from pflego.errors import path_of
 from pflego.federation.roster import Client, ClientId, Federation
 from pflego.learning.evaluation import Row, Score, table
 from pflego.learning.model import Model, PersonalModel
@@ -138,7 +139,9 @@ class Run:
         from pflego.after.joining import enlarged, join
 
         federation = enlarged(self.federation, client)
-        return join(self, federation, steps=steps, alone=alone, out=None if out is None else Path(out))
+        return join(
+            self, federation, steps=steps, alone=alone, out=None if out is None else path_of("out", out)
+        )
 
     def export(
         self,
@@ -165,7 +168,7 @@ class Run:
         """
         from pflego.after.export import export
 
-        return export(self, client, Path(folder), formats=formats, adapt=adapt)
+        return export(self, client, path_of("folder", folder), formats=formats, adapt=adapt)
 
     def cost(self, client: ClientId | None = None) -> Cost:
         """Measure what a round costs a client with the present weights: the one of median size, if none is named."""
@@ -184,4 +187,4 @@ class Run:
         """
         from pflego.report import write_report
 
-        return write_report([self], Path(path), alone=alone)
+        return write_report([self], path_of("path", path), alone=alone)

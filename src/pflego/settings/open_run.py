@@ -9,7 +9,7 @@ from typing import TypeVar
 from pflego.algorithms.base import Algorithm
 from pflego.declaration import arguments, opening
 from pflego.engines.local import LocalEngine
-from pflego.errors import FolderError, UntrustedError, UserError
+from pflego.errors import FolderError, UntrustedError, UserError, path_of
 from pflego.federation.members import Members
 from pflego.federation.participation import Participation, participation_of
 from pflego.federation.roster import Federation
@@ -49,7 +49,7 @@ def open_run(
     with the clients. A history that is damaged is left out, with a warning.
     """
     with opening(trust=trust):
-        return _open(Path(folder), federation, model, algorithm, participation, device)
+        return _open(path_of("folder", folder), federation, model, algorithm, participation, device)
 
 
 def _open(

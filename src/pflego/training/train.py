@@ -30,7 +30,7 @@ from pflego.engines.base import Engine, EngineMaker
 from pflego.engines.distributed import DistributedEngine, dealt
 from pflego.engines.local import LocalEngine
 from pflego.engines.peers import Peers, joined
-from pflego.errors import SettingError, UserError
+from pflego.errors import SettingError, UserError, shortened
 from pflego.exchange.aggregation import Aggregation, Mean
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
@@ -161,7 +161,7 @@ def train(
         aggregation=aggregation,
         missing=missing,
         transforms=transforms,
-        streaming=Streaming(slice_size, memory, speedup),
+        streaming=Streaming(None if slice_size is None else int(slice_size), memory, speedup),
         seed=seed,
         evaluate_every=evaluate_every,
         evaluate_adapted=evaluate_adapted,
@@ -244,7 +244,11 @@ def may_change() -> set[str]:
 def _check(given: dict[str, object]) -> None:
     """Refuse arguments that are not what `train` declares, and those that do not go together."""
     check_arguments(train, given)
-    model, algorithm = given["model"], given["algorithm"]
+    federation, model, algorithm = given["federation"], given["model"], given["algorithm"]
+    if not isinstance(federation, Federation):
+        raise SettingError(
+            f"federation must be a pflego.Federation, as pflego.load gives it, not {shortened(federation)}"
+        )
     if not isinstance(model, Model):
         raise SettingError(
             f"model must be a pflego.Model(backbone, features=M), not a {type(model).__name__}"
@@ -256,6 +260,9 @@ def _check(given: dict[str, object]) -> None:
     chain = given["transforms"]
     if not isinstance(chain, Sequence) or any(not callable(t) or isinstance(t, type) for t in chain):
         raise SettingError(f"transforms must be a list of objects like Clip(1.0), not {chain!r}")
+    watchers = given["callbacks"]
+    if not isinstance(watchers, Sequence) or any(not isinstance(one, Callback) for one in watchers):
+        raise SettingError(f"callbacks must be a list of pflego.Callback, not {shortened(watchers)}")
     if given["out"] is None and given["states"] == "disk":
         raise SettingError("states='disk' needs a folder: out=..., or --out")
     if given["out"] is None and given["resume"]:

@@ -1,6 +1,7 @@
 """Tables of one's own: one with a column of clients, or a file a client."""
 
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pflego
 from pflego import Federation, UserError
 from pflego.data.problems import DataProblems, DataWarning
 from pflego.data.schema import Schema
+from pflego.errors import DataError
 
 pytest.importorskip("pyarrow")
 
@@ -349,7 +351,7 @@ def test_all_that_is_wrong_is_in_one_error(tmp_path: Path) -> None:
 
 def test_latin_letters_in_another_encoding_are_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("site,x,town,y\na,1,Köln,0\nb,2,Bonn,1\n".encode("latin-1"))
-    with pytest.raises(DataProblems, match="column 'town' is not UTF-8"):
+    with pytest.raises(DataError, match="not written in UTF-8, column 'town'"):
         pflego.load(tmp_path / "a.csv", column="site")
 
 
@@ -544,3 +546,39 @@ def test_a_run_writes_its_schema_and_can_be_opened_again(patients: Path, tmp_pat
     again = pflego.open_run(tmp_path / "run")
     assert again.federation.schema == federation.schema
     assert torch.equal(again.states["north"]["head"], run.states["north"]["head"])
+
+
+def _rows(path: Path, ages: list[str], labels: list[str]) -> Path:
+    lines = [f"{'ab'[n % 2]},{age},{label}" for n, (age, label) in enumerate(zip(ages, labels, strict=True))]
+    path.write_text("\n".join(["site,age,label", *lines]))
+    return path
+
+
+def test_one_stray_cell_in_a_column_of_numbers_is_warned_of_by_its_row(tmp_path: Path) -> None:
+    ages = ["1", "2.5", "3", "4", "5x", "1"]
+    with pytest.warns(
+        DataWarning, match=r"'age' holds numbers, but as texts, since there is '5x' in .*row 5"
+    ):
+        pflego.load(_rows(tmp_path / "a.csv", ages, ["p", "q"] * 3), column="site")
+    with pytest.warns(DataWarning, match=r"'label' holds numbers, .*'5x' in .*row 5.*not as a regression"):
+        pflego.load(_rows(tmp_path / "b.csv", ["1", "2"] * 3, ages), column="site")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pflego.load(_rows(tmp_path / "c.csv", ["red", "blue", "1"] * 2, ["p", "q"] * 3), column="site")
+
+
+def test_clients_that_differ_in_blanks_alone_are_not_merged(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("site,age,label\nb,1,p\n b,2,q\nb,3,p\n b,4,q\n")
+    with pytest.raises(DataError, match=r"' b'.*differ in blanks"):
+        pflego.load(tmp_path / "t.csv", column="site")
+    (tmp_path / "t.csv").write_text("site,age,label\n b,1,p\n b,2,q\n c,3,p\n c,4,q\n")
+    assert list(pflego.load(tmp_path / "t.csv", column="site").ids) == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "reason"), [("utf-16", "UTF-16"), ("utf-32", "UTF-32"), ("latin-1", "not written in UTF-8")]
+)
+def test_another_encoding_is_named(tmp_path: Path, encoding: str, reason: str) -> None:
+    (tmp_path / "t.csv").write_bytes("site,größe,label\na,1,p\nb,2,q\n".encode(encoding))
+    with pytest.raises(DataError, match=reason):
+        pflego.load(tmp_path / "t.csv", column="site")

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import pflego
 from pflego import UserError
 from pflego.data.sets import data_set
 from pflego.data.sets.idx import _LABELS
@@ -122,3 +123,19 @@ def test_a_file_of_four_is_not_enough(tmp_path: Path) -> None:
     (tmp_path / f"{MNIST[3]}.gz").unlink()
     with pytest.raises(UserError, match=f"Put .*t10k-labels-idx1-ubyte.gz, or mnist.npz .*, into {tmp_path}"):
         data_set("mnist", data_dir=tmp_path)
+
+
+def test_labels_that_promise_more_than_labels_are_not_read(tmp_path: Path) -> None:
+    """A row of four gigabytes, which a small compressed file could hold."""
+    names = [
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    ]
+    for name in names:
+        sizes = [1, 2, 2] if "idx3" in name else [1, 2**32 - 1]
+        header = b"\0\0\x08" + bytes([len(sizes)]) + np.array(sizes, ">u4").tobytes()
+        (tmp_path / name).write_bytes(header + bytes(4))
+    with pytest.raises(UserError, match="none of labels or images"):
+        pflego.load("mnist", data_dir=tmp_path)

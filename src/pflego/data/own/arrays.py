@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,7 +17,8 @@ from pflego.data.own.pool import Pool, Reading
 from pflego.data.problems import listed
 from pflego.data.schema import Schema
 from pflego.data.source import reading
-from pflego.errors import DataError
+from pflego.errors import DataError, shortened
+from pflego.federation.client import checked_id
 from pflego.federation.roster import Array as Values
 from pflego.federation.roster import ClientId
 from pflego.learning.task import TaskName
@@ -48,13 +49,14 @@ def from_function(
     """Ask a function for the samples of every client."""
     if ids is None:
         raise DataError("a function from a client's id to its samples needs the clients: ids=[...]")
-    if len(set(ids)) < len(ids) or not ids:
-        raise DataError(
-            f"ids must name every client once, not {listed([str(client_id) for client_id in ids]) or 'nobody'}"
-        )
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise DataError(f"ids must be a list of clients' names, not {shortened(ids)}")
+    names = [checked_id(one) for one in ids]
+    if len(set(names)) < len(names) or not names:
+        raise DataError(f"ids must name every client once, not {listed(list(map(str, names))) or 'nobody'}")
     name = getattr(function, "__name__", type(function).__name__)
     members = {}
-    for client_id in ids:
+    for client_id in names:
         parts = function(client_id)
         if not isinstance(parts, Sequence) or len(parts) not in (2, 4):
             raise DataError(

@@ -127,18 +127,34 @@ def integers(column: pa.ChunkedArray) -> Indices | None:
 
 def words(column: pa.ChunkedArray) -> Words:
     """Map a column of texts or truth values to positions in its sorted values; outer blanks do not count."""
+    import pyarrow.compute as pc
+
+    coded = _coded(column)
+    found = [text.strip() for text in coded.dictionary.to_pylist()]
+    names = sorted({text for text in found if text})
+    place = {name: position for position, name in enumerate(names)}
+    lookup = np.array([*(place.get(text, -1) for text in found), -1])
+    return Words(lookup[np.asarray(pc.fill_null(coded.indices, -1))], tuple(names))
+
+
+def alike(column: pa.ChunkedArray) -> tuple[str, str] | None:
+    """Find two texts of a column that differ in outer blanks alone."""
+    found: dict[str, str] = {}
+    for text in _coded(column).dictionary.to_pylist():
+        if text != found.setdefault(text.strip(), text) and text.strip():
+            return found[text.strip()], text
+    return None
+
+
+def _coded(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    """Number the texts of a column, as they are written."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     column = plain(column)
     if not _is_text(column.type):
         column = pc.cast(column, pa.string())
-    coded = column.dictionary_encode().unify_dictionaries().combine_chunks()
-    found = [text.strip() for text in coded.dictionary.to_pylist()]
-    names = sorted({text for text in found if text})
-    place = {name: position for position, name in enumerate(names)}
-    lookup = np.array([*(place.get(text, -1) for text in found), -1])
-    return Words(lookup[np.asarray(pc.fill_null(coded.indices, -1))], tuple(names))
+    return column.dictionary_encode().unify_dictionaries().combine_chunks()
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

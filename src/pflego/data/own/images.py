@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
+from math import prod
 from os import cpu_count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -15,7 +17,7 @@ import numpy.typing as npt
 
 from pflego.data.problems import warn
 from pflego.data.source import reading
-from pflego.errors import DataError
+from pflego.errors import DataError, shortened
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 Picture: TypeAlias = Path | bytes  # a file, or what one holds
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
+_LARGEST = 10_000  # pixels a side
 _GREY = {"1", "L"}
 _CLEAR = {"LA", "La", "PA", "RGBA", "RGBa"}  # with a transparency
 _DEEP = {"I", "F", "I;16", "I;16B", "I;16L", "I;16N"}  # more than 8 bits per pixel
@@ -37,8 +40,12 @@ def parse_size(size: int | str | None) -> tuple[int, int] | None:
     if size is None:
         return None
     sides = str(size).lower().split("x")
-    if len(sides) > 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
-        raise DataError(f"size must be a number of pixels, or width x height such as 64x48, not {size!r}")
+    if len(sides) > 2 or not all(re.fullmatch("0*[1-9][0-9]{0,8}", side) for side in sides):
+        raise DataError(
+            f"size must be a number of pixels, or width x height such as 64x48, not {shortened(size)}"
+        )
+    if (largest := max(map(int, sides))) > _LARGEST:
+        raise DataError(f"size must be at most {_LARGEST} pixels a side, not {largest}")
     return int(sides[0]), int(sides[-1])
 
 
@@ -73,7 +80,14 @@ def decode(pictures: Sequence[Picture], names: Sequence[object], shape: tuple[in
     """Read pictures in a shape, grey or in colours; those of another size are resized."""
     from PIL.Image import Resampling
 
-    pixels = np.empty((len(pictures), *shape), np.uint8)
+    try:
+        pixels = np.empty((len(pictures), *shape), np.uint8)
+    except (MemoryError, ValueError) as error:
+        wanted = len(pictures) * prod(shape) / 1e9
+        raise DataError(
+            f"{len(pictures)} pictures of {'x'.join(map(str, shape))} bytes take {wanted:,.0f} GB, more than there is: "
+            f"say a smaller size (--size)"
+        ) from error
 
     def put(number: int) -> None:
         with _opened(pictures[number], names[number]) as image:

@@ -186,12 +186,7 @@ def _unfit_words(table: Table, name: str) -> list[str]:
     found = words(table.data.column(name))
     distinct, rows = len(found.names), int((found.codes >= 0).sum())
     unique = distinct > _FEW and distinct > 0.9 * rows
-    no_numbers = [position for position, text in enumerate(found.names) if not is_number(text)]
-    if distinct > _FEW and len(no_numbers) < distinct / 2:
-        said = f"column {name!r} holds numbers, but as texts"
-        if no_numbers:
-            where = table.row(int((found.codes == no_numbers[0]).argmax()))
-            said += f", since there is {found.names[no_numbers[0]]!r} in {where}"
+    if said := stray(table, name):
         if not unique and distinct <= _MOST_CATEGORIES:
             warn(f"{said}: each is taken as a category")
             return []
@@ -207,6 +202,23 @@ def _unfit_words(table: Table, name: str) -> list[str]:
             f"(at most {_MOST_CATEGORIES:,}): {drop([name])}"
         ]
     return []
+
+
+def stray(table: Table, name: str) -> str | None:
+    """Say that a column holds numbers but for some cells that make texts of them all, and where the first is."""
+    column = table.data.column(name)
+    if kind_of(column) != "category":
+        return None
+    found = words(column)
+    distinct = len(found.names)
+    odd = [position for position, text in enumerate(found.names) if not is_number(text)]
+    if len(odd) >= distinct / 2 or (not odd and distinct <= _FEW):
+        return None
+    said = f"column {name!r} holds numbers, but as texts"
+    if odd:
+        first = int(np.isin(found.codes, odd).argmax())
+        said += f", since there is {found.names[found.codes[first]]!r} in {table.row(first)}"
+    return said
 
 
 def _counts_rows(values: Floats) -> bool:

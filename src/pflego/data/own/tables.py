@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 _BETWEEN = {".csv": ",;\t", ".tsv": "\t", ".csv.gz": ",;\t", ".tsv.gz": "\t"}  # what may separate values
 SUFFIXES = [*_BETWEEN, ".parquet"]
 
+_MARKS = {
+    BOM_UTF32_LE: "UTF-32",  # begins like UTF-16's, and so comes first
+    BOM_UTF32_BE: "UTF-32",
+    BOM_UTF16_LE: "UTF-16",
+    BOM_UTF16_BE: "UTF-16",
+}
+_SAVE_AS = "save it as UTF-8 (iconv -f latin1 -t utf-8 does, or whatever it is written in)"
 _DECIMAL = re.compile(r"-?\d+([.,])\d+")
 _BLOCK = 1 << 24  # bytes that are parsed at a time; a row must fit
 _SOME = 100  # lines that show how a file is written
@@ -190,16 +198,47 @@ def _read(path: Path, choose: Callable[[list[str], Path], list[str]], texts: Col
                 decimal_point=decimal_point,
             ),
         )
-        return table.rename_columns(chosen)
+        table = table.rename_columns(chosen)
+        _check_encoding(table, path)
+        return table
+
+
+def _check_encoding(table: pa.Table, path: Path) -> None:
+    """Refuse columns that Arrow left as bytes, since they are not UTF-8; say where the first such value is."""
+    from pyarrow import types
+
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if not (types.is_binary(column.type) or types.is_large_binary(column.type)):
+            continue
+        for row, value in enumerate(column.to_pylist(), start=1):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError:
+                raise DataError(
+                    f"{path} is not written in UTF-8, column {name!r} has {value[:40]!r} in row {row}: {_SAVE_AS}"
+                ) from None
+
+
+def _is_utf8(text: str) -> bool:
+    """Tell whether a line that was read with its foreign bytes set aside has none."""
+    return not any("\udc80" <= letter <= "\udcff" for letter in text)
 
 
 def how_written(path: Path) -> tuple[list[str], str, str]:
     """Return the names in the first line, the delimiter between values, and the decimal separator."""
     unpack = gzip.open if path.name.lower().endswith(".gz") else open
-    with unpack(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as text:
+    with unpack(path, "rb") as file:
+        start = file.read(4)
+    for mark, encoding in _MARKS.items():
+        if start.startswith(mark):
+            raise DataError(f"{path} is written in {encoding}: {_SAVE_AS}")
+    with unpack(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
         lines = [line for line in islice(text, _SOME) if line.strip()]
     if not lines:
         raise DataError(f"{path} is empty")
+    if not _is_utf8(lines[0]):
+        shown = lines[0].encode("utf-8", "surrogateescape")[:60]
+        raise DataError(f"{path} is not written in UTF-8, its first line begins {shown!r}: {_SAVE_AS}")
     delimiter = max(_BETWEEN[suffix(path)], key=lines[0].count)
     names, *rows = csv.reader(lines, delimiter=delimiter)
     points = {found[1] for row in rows for value in row if (found := _DECIMAL.fullmatch(value.strip()))}

@@ -9,12 +9,12 @@ import numpy as np
 from pflego.data.blocks import Array
 from pflego.data.own import images
 from pflego.data.own.classes import Labels, labels, suspect
-from pflego.data.own.columns import Indices, Mask, integers, kind_of, words
+from pflego.data.own.columns import Indices, Mask, alike, integers, kind_of, words
 from pflego.data.own.encoding import encode, fit, standard
 from pflego.data.own.holdout import Order, arrange
 from pflego.data.own.layout import for_test, name_of
 from pflego.data.own.pool import Pool, Reading
-from pflego.data.own.roles import Roles, counted, gaps, misfit, roles_of, unfit
+from pflego.data.own.roles import Roles, counted, gaps, misfit, roles_of, stray, unfit
 from pflego.data.own.tables import Table
 from pflego.data.problems import DataProblems, warn
 from pflego.data.schema import Feature, Schema
@@ -73,6 +73,11 @@ def clients(table: Table, place: object, column: str | None) -> tuple[list[Clien
     if column is not None:
         values = table.data.column(column)
         if kind_of(values) == "category":
+            if (pair := alike(values)) is not None:
+                raise DataError(
+                    f"{place}: column {column!r} has clients {pair[0]!r} and {pair[1]!r}, which differ in blanks "
+                    f"alone: write them in one way if they are one client, and in two if they are two"
+                )
             found = words(values)
             return list(found.names), found.codes
         whole = integers(values)
@@ -154,6 +159,8 @@ def _labels(table: Table, place: str, name: str, task: str | None, known: Schema
             found = labels(name, column, task, names=tuple(table.names.get(name, ())))
             if task is None:
                 suspect(found, name)
+                if odd := stray(table, name):
+                    warn(f"the label {odd}: taken as classes, not as a regression")
             return found
         found = labels(name, column, known.task, names=known.class_names)
     except UserError as error:

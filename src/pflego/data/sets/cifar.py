@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ Batch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
 
 _SIDE, _CHANNELS = 32, 3
 _PIXELS = _CHANNELS * _SIDE * _SIDE
+_LARGEST = 1 << 26  # bytes of a batch, which has 31 million
 
 
 class _Format(NamedTuple):
@@ -52,8 +53,8 @@ def find(folder: Path) -> Source | None:
 def _read_files(files: list[Path], decode: Callable[[bytes], Batch]) -> Iterator[tuple[str, Blocks]]:
     batches = []
     for file in files:
-        with reading(file):
-            batches.append(decode(file.read_bytes()))
+        with reading(file), file.open("rb") as batch:
+            batches.append(decode(_bounded(batch)))
     yield from _arrays(batches)
 
 
@@ -65,10 +66,18 @@ def _read_archive(archive: Path, version: _Format) -> Iterator[tuple[str, Blocks
                 if (name := Path(member.name).name) in version.batches and (
                     file := members.extractfile(member)
                 ):
-                    found[name] = version.decode(file.read())
+                    found[name] = version.decode(_bounded(file))
         if absent := [name for name in version.batches if name not in found]:
             raise ValueError(f"it has no {', '.join(absent)}")
     yield from _arrays([found[name] for name in version.batches])
+
+
+def _bounded(file: IO[bytes]) -> bytes:
+    """Read a batch, but no more than a batch can have: what is compressed may be of any length."""
+    content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise ValueError(f"a batch has more than {_LARGEST:,} bytes")
+    return content
 
 
 def _arrays(batches: list[Batch]) -> Iterator[tuple[str, Blocks]]:

@@ -30,6 +30,7 @@ _EMNIST = {
     "x_test": "emnist-byclass-test-images-idx3-ubyte",
     "y_test": "emnist-byclass-test-labels-idx1-ubyte",
 }
+_LARGEST = 1 << 20  # bytes of an image
 _EMNIST_ARCHIVES = ["gzip.zip", "emnist.zip"]
 # MNIST and Fashion-MNIST name their files alike: the sha256 of the training labels' file tells whose they are.
 _LABELS = {
@@ -45,7 +46,7 @@ def find_mnist(name: str, folder: Path) -> Source | None:
         return None
     try:
         with ExitStack() as stack, reading(files["y_train"]):
-            labels = _open(files["y_train"], "", stack).read()
+            labels = _open(files["y_train"], "", stack).read(_LARGEST)
     except UserError:  # to be said when it is read
         labels = b""
     owner = _LABELS.get(sha256(labels).hexdigest(), name)
@@ -82,6 +83,8 @@ def _read(
         with ExitStack() as stack, reading(path):
             file = _open(path, members[key] if members else "", stack)
             shape = _shape(file)
+            if len(shape) != (1 if key.startswith("y") else 3) or prod(shape[1:]) > _LARGEST:
+                raise ValueError(f"its shape is {shape}, which is none of labels or images")
             rows[key] = shape[0]
             if key.startswith("y") and rows[f"x{key[1:]}"] != rows[key]:
                 raise ValueError(f"{rows[key]} labels, but {rows[f'x{key[1:]}']} images beside them")

@@ -1,0 +1,115 @@
+"""What data say does not command a terminal or a spreadsheet, and what goes wrong is one line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+from pflego.cli.console import Console
+from pflego.cli.rows import as_csv
+from pflego.cli.terminal import one_line, printable
+
+
+def _pflego(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pflego", *words], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def test_control_characters_are_written_out() -> None:
+    hostile = "a\x1b]0;title\x07b\x9b31m\u202ec\r"
+    assert printable(hostile) == "a\\x1b]0;title\\x07b\\x9b31m\\u202ec\\r"
+    assert printable("Ä\tß\n") == "Ä\tß\n"
+    assert one_line("a\nb\x1b") == "a b\\x1b"
+
+
+def test_a_console_keeps_its_own_colours_and_takes_none_from_texts() -> None:
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=80)
+    table = Table("name\x1b[5m")
+    table.add_row("row\x1b[7m")
+    console.print(table)
+    console.print("word\x1b[8m", style="bold", markup=False)
+    assert "\x1b[1m" in shown.getvalue()  # bold, which was asked for
+    for command in ("\x1b[5m", "\x1b[7m", "\x1b[8m"):
+        assert command not in shown.getvalue()
+    assert "row\\x1b" in shown.getvalue()
+
+
+def test_names_in_data_reach_neither_terminal_nor_messages_as_commands(tmp_path: Path) -> None:
+    names = ["y", "x\x1b[31m"]
+    rows = "".join(f"{'ab'[n % 2]},{n}.5,{names[n % 3 > 0]}\n" for n in range(40))
+    (tmp_path / "t.csv").write_text(f"site,age,label\n{rows}")
+    checked = _pflego("data", "check", "t.csv", "--column", "site", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    assert "x\\x1b[31m" in checked.stdout
+    assert "\x1b" not in checked.stdout + checked.stderr
+    refused = _pflego("data", "check", "t.csv", "--column", "si\x1b[31mte", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "\x1b" not in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_formulas_are_quoted_and_numbers_are_not() -> None:
+    cells = ["=1+1", "+cmd", "-x", "@home", "\tx", " =1", "-1.5", "+2e3", "plain", "a=b"]
+    text = as_csv(["=head", "n"], [{"=head": cell, "n": -3.5} for cell in cells])
+    head, *rows = list(csv.reader(io.StringIO(text)))
+    assert head == ["'=head", "n"]
+    assert [row[0] for row in rows] == [
+        "'=1+1", "'+cmd", "'-x", "'@home", "'\tx", "' =1", "-1.5", "+2e3", "plain", "a=b",
+    ]  # fmt: skip
+    assert {row[1] for row in rows} == {"-3.5"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--data", "."],
+        ["run", "settings"],  # a folder where a file should be
+        ["predict", "settings", "--data", "settings"],
+        ["run", "drop.toml"],
+        ["run", "--clients", "1000000"],
+        ["run", "--server-lr", "1e39"],
+        ["data", "schema", "digits", "--out", "settings"],
+        ["run", "--out", "file", "--rounds", "1"],
+        ["data", "check", "photos", "--size", "100000"],
+        ["deploy", "key", "/proc/site.pem"],  # where nothing can be written
+    ],
+)
+def test_what_is_wrong_with_files_is_one_line(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "settings").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "drop.toml").write_text("drop = 3\n")
+    (tmp_path / "photos" / "a" / "x").mkdir(parents=True)
+    done = _pflego(*words, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("pflego: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.6, 1.5, 3.0])
+def test_ctrl_c_is_one_line_whenever_it_comes(tmp_path: Path, seconds: float) -> None:
+    words = ["advise", "--data", "digits", "--clients", "40"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pflego", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        time.sleep(seconds)
+        os.kill(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT), errors  # a shell shows 130 for both
+    assert "Traceback" not in errors
