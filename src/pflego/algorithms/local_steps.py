@@ -119,7 +119,10 @@ def _smoothness(problem: Problem, weights: Weights, moving: Sequence[str]) -> fl
     """L of the loss in the weights that move: the head's, or the curvature of all of them here if that is more."""
     constant = problem.head_smoothness(weights, problem.forward(weights).features)
     with suppress(RuntimeError):  # a backbone that cannot be differentiated twice trains all the same
-        constant = max(constant, problem.smoothness(weights, moving, _ITERATIONS))
+        names = sorted(
+            moving
+        )  # in one order, however the weights were kept: the power method starts at random
+        constant = max(constant, problem.smoothness(weights, names, _ITERATIONS))
     return constant
 
 
