@@ -8,9 +8,12 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import pflego
+from pflego import paper
 from pflego.algorithms.registry import methods
 from pflego.cli import app
 from pflego.comparison.compare import choose, settings_for
+from pflego.comparison.rates import choose_rate, of_the_paper
+from pflego.settings.tables import Settings, read_settings
 
 SMALL = ["--clients", "5", "--rounds", "3", "--steps", "6", "--participation", "2", "--evaluate-every", "1"]
 
@@ -20,7 +23,8 @@ def invoke(*words: str) -> Result:
 
 
 def test_all_methods_meet_the_same_federation_and_cohorts(tmp_path: Path) -> None:
-    result = invoke("--algorithms", "all", *SMALL, "--out", str(tmp_path))
+    rates = ("--rates", "given", "--client-lr", "0.01")
+    result = invoke("--algorithms", "all", *SMALL, *rates, "--out", str(tmp_path))
     assert result.exit_code == 0
     entries = json.loads((tmp_path / "comparison.json").read_text())
     assert [entry["algorithm"] for entry in entries] == list(methods())
@@ -53,6 +57,69 @@ def test_several_seeds_give_mean_and_spread_and_the_same_command_goes_on(tmp_pat
     assert len(times) == 4
     assert invoke(*words).exit_code == 0
     assert figures() == before
+
+
+def test_every_method_chooses_its_main_rate_by_the_same_search_unless_it_is_given(tmp_path: Path) -> None:
+    words = ["--algorithms", "pflego,fedavg,local", "--clients", "5", "--rounds", "6", "--steps", "4"]
+    (tmp_path / "s.toml").write_text("[local]\nclient_lr = 0.2\n")
+    first = invoke(str(tmp_path / "s.toml"), *words, "--out", str(tmp_path / "out"))
+    assert "chosen for pflego: server_lr" in first.output
+    assert "passes of a client" in first.output
+    assert "Ranked by everyone adapted" in " ".join(first.output.split())
+    assert "chosen for local" not in first.output
+    entries = {e["algorithm"]: e for e in json.loads((tmp_path / "out" / "comparison.json").read_text())}
+    assert entries["local"]["rate"] is None
+    for name, rate in [("pflego", "server_lr"), ("fedavg", "client_lr")]:
+        chosen = entries[name]["rate"]
+        figures = dict(chosen["tried"])
+        assert (chosen["name"], chosen["rounds"]) == (rate, 5)
+        assert figures[chosen["value"]] == max(figures.values())
+        made = read_settings(tmp_path / "out" / name / "seed-0" / "settings.toml")
+        assert made[rate] == chosen["value"]
+        assert made["rounds"] == 6
+    again = invoke(
+        str(tmp_path / "s.toml"), *words, "--out", str(tmp_path / "out")
+    )  # is read, not searched again
+    kept = {e["algorithm"]: e for e in json.loads((tmp_path / "out" / "comparison.json").read_text())}
+    assert again.exit_code == 0
+    assert kept["fedavg"]["rate"] == entries["fedavg"]["rate"]
+
+
+def test_a_search_looks_at_training_data_alone(tmp_path: Path) -> None:
+    """With other test data the same rates get the same figures."""
+    settings = settings_for("fedavg", {"rounds": 4, "steps": 3, "clients": 5}, 0, tmp_path)
+    whole = pflego.load("digits", clients=5)
+    blind = pflego.Federation(
+        [pflego.Client(c.id, c.x_train, c.y_train, c.x_test[:1] * 0, c.y_test[:1]) for c in whole]
+    )
+    found = [choose_rate(settings, {}, fed, tmp_path / str(k)) for k, fed in enumerate((whole, blind))]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[0].tried == found[1].tried
+
+
+def test_the_papers_rates_are_those_of_its_experiment_with_the_same_data(tmp_path: Path) -> None:
+    given = {"data": "mnist", "classes_per_client": 2}
+    found = {
+        name: of_the_paper(settings_for(name, given, 0, tmp_path)) for name in ("fedprox", "pflego", "local")
+    }
+    assert found["fedprox"] | {"client_lr": 0.007, "mu": 0.25, "labels": "local"} == found["fedprox"]
+    assert found["pflego"]["server_lr"] == 0.003
+    assert found["local"] == {}
+    with pytest.raises(pflego.SettingError, match="no experiment"):
+        of_the_paper(settings_for("fedavg", {"data": "digits"}, 0, tmp_path))
+    with pytest.raises(pflego.SettingError, match="rates"):
+        invoke("--algorithms", "pflego", *SMALL, "--rates", "best", "--out", str(tmp_path))
+
+
+def test_a_presets_rates_are_the_papers_and_not_the_defaults() -> None:
+    algorithm = Settings.of(paper.preset("mnist-high", "fedavg")).algorithm
+    assert algorithm.settings() | {
+        "client_lr": 0.007,
+        "head_init": "uniform",
+        "labels": "local",
+        "steps": 50,
+    } == (algorithm.settings())
 
 
 def test_a_setting_goes_to_the_methods_that_have_it(tmp_path: Path) -> None:

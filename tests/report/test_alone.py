@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,8 +42,9 @@ def test_alone_is_a_federation_of_one_for_as_many_rounds(method: pflego.Algorith
 
 
 def test_fedavg_alone_is_learning_alone() -> None:
-    together = run(pflego.FedAvg(steps=5, client_lr=0.05), rounds=8, participation=4)
-    itself = run(pflego.Local(steps=5, client_lr=0.05), rounds=8, participation=4)
+    same: dict[str, Any] = {"steps": 5, "client_lr": 0.05, "head_init": "zeros"}
+    together = run(pflego.FedAvg(**same), rounds=8, participation=4)
+    itself = run(pflego.Local(**same), rounds=8, participation=4)
     assert learnt(together).figures == [row["accuracy"] for row in itself.evaluate()]
 
 

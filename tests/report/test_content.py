@@ -35,6 +35,7 @@ def test_curves_are_those_of_the_history_in_per_cent() -> None:
         "loss": [(1, 0.12346)],
         "participants": [(1, 25.0), (2, 50.0), (3, 75.0)],
         "everyone": [(2, 50.0)],
+        "everyone_adapted": [],
     }
 
 

@@ -13,7 +13,25 @@ from tests.support.reported import run
 ACCURACY = Metric.of(pflego.Classification())
 RMSE = Metric.of(pflego.Regression())
 CAME_TO = Summary(
-    "pflego", 20, 30, "accuracy", True, 0.95821, 0.05, 0.82, 0.97, 0.04, 1, 1, 5e6, 5e6, 0.1, 3.0
+    "pflego",
+    20,
+    30,
+    "accuracy",
+    True,
+    0.95821,
+    0.97,
+    0.94,
+    None,
+    0.05,
+    0.82,
+    0.97,
+    0.04,
+    1,
+    1,
+    5e6,
+    5e6,
+    0.1,
+    3.0,
 )
 
 

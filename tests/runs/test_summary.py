@@ -59,7 +59,11 @@ def row(round: int, **more: float | None) -> HistoryRow:
 def test_figures_are_those_of_the_history_and_of_the_last_evaluation() -> None:
     run = trained()
     empty = row(3, participants=0, loss=None, participants_accuracy=None, forward_passes=0, backward_passes=0)
-    run.history = [row(1), row(2, participants_accuracy=0.75), {**empty, "everyone_accuracy": 0.8}]
+    run.history = [
+        row(1),
+        row(2, participants_accuracy=0.75),
+        {**empty, "everyone_accuracy": 0.8, "everyone_adapted_accuracy": 0.9},
+    ]
     run.evaluations = {1: [0.0] * 5, 3: [1.0, 0.5, None, 0.75, 0.75]}
     run.engine = Refusing()
     came_to = Summary.of(run)
@@ -70,6 +74,9 @@ def test_figures_are_those_of_the_history_and_of_the_last_evaluation() -> None:
         metric="accuracy",
         higher_is_better=True,
         everyone=0.8,
+        everyone_adapted=0.9,
+        client_mean=0.75,
+        ceiling=None,
         spread=pytest.approx(0.03125**0.5),  # type: ignore[arg-type]  # (0.25² + 0.25² + 0 + 0) / 4
         worst_tenth=0.5,
         participants=0.625,

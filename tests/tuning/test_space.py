@@ -87,7 +87,7 @@ def test_a_value_that_goes_with_some_of_the_others_is_not_refused() -> None:
 def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
     names = {name: list(usual(kind())) for name, kind in methods().items()}
     assert names == {
-        "pflego": ["server_lr"],
+        "pflego": ["client_lr", "server_lr"],
         "fedavg": ["client_lr"],
         "fedprox": ["client_lr", "mu"],
         "fedper": ["client_lr"],
@@ -98,9 +98,9 @@ def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
         "local": ["client_lr"],
     }
     assert usual(pflego.PFLEGO(client_lr=0.5, common_head=True)) == {
-        "client_lr": Range(0.05, 5.0, log=True),
-        "server_lr": Range(0.0002, 0.02, log=True),
-        "head_decay": Range(0.01, 1.0, log=True),
+        "client_lr": Range(0.0166667, 15.0, log=True),
+        "server_lr": Range(6.66667e-05, 0.06, log=True),
+        "head_decay": Range(0.00333333, 3.0, log=True),
     }
 
 

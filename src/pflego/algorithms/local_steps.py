@@ -118,7 +118,8 @@ def descend(
 def _smoothness(problem: Problem, weights: Weights, moving: Sequence[str]) -> float:
     """L of the loss in the weights that move: the head's, or the curvature of all of them here if that is more."""
     constant = problem.head_smoothness(weights, problem.forward(weights).features)
-    start = {name: weights[name] for name in moving}
+    # in one order, however the weights were kept: the power method starts at random
+    start = {name: weights[name] for name in sorted(moving)}
     with suppress(RuntimeError):  # a backbone that cannot be differentiated twice trains all the same
         here = problem.smoothness(start, lambda moved: {**weights, **moved}, _ITERATIONS)
         constant = max(constant, here)

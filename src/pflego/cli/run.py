@@ -108,6 +108,13 @@ def summary(run: Run) -> Table:
         title_justify="left",
     )
     table.add_row(f"{metric}, all clients", percent(came_to.everyone, metric))
+    if came_to.ceiling is not None:
+        table.add_row(
+            "at most, as outputs are numbered anew on every client", percent(came_to.ceiling, metric)
+        )
+    if came_to.everyone_adapted is not None:
+        table.add_row(f"{metric}, all clients, after local steps", percent(came_to.everyone_adapted, metric))
+    table.add_row(f"{metric}, mean over clients", percent(came_to.client_mean, metric))
     table.add_row(f"{metric}, worst tenth of clients", percent(came_to.worst_tenth, metric))
     table.add_row(
         "backbone passes per round and client",

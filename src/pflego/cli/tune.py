@@ -27,7 +27,7 @@ def tune(
         list[str] | None,
         typer.Option(
             help="What to try: server_lr=1e-4:1e-1:log (a range), steps=5:100 (whole numbers), client_lr=auto,0.01,0.1 "
-            "(a list). Any number of times. \\[the method's rates, a decade to each side]",
+            "(a list). Any number of times. \\[the method's rates, thirtyfold to each side; beside auto 0.003 to 1]",
             rich_help_panel=_SEARCH,
         ),
     ] = None,
@@ -44,7 +44,7 @@ def tune(
 ) -> None:
     """Search for the best hyperparameters, without a look at the test data.
 
-    [bold]pflego tune --data digits --participation 5 --rounds 50[/bold] looks for PFLEGO's server rate.
+    [bold]pflego tune --data digits --participation 5 --rounds 50[/bold] looks for PFLEGO's rates.
 
     [bold]pflego tune --algorithm fedprox --over client_lr=1e-3:1e-1:log --over mu=0.01,0.1,1 --trials 30[/bold] says
     what to try.

@@ -1,4 +1,4 @@
-"""Methods side by side: the same federation, the same cohorts, the same seeds for all of them."""
+"""Methods side by side: the same federation, cohorts and seeds for all of them, each at a rate of its own choice."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pflego.algorithms.registry import find_method, methods, spelling
+from pflego.comparison.rates import Chosen, Rates, choose_rate, of_the_paper
 from pflego.errors import SettingError, unknown
 from pflego.files import write_atomically
 from pflego.report.plots import Curve, Panel, draw
 from pflego.runs.cost import Cost
 from pflego.runs.run import Run
 from pflego.runs.summary import Curves, Summary, curves_of
-from pflego.settings.experiment import Experiment
+from pflego.settings.experiment import Experiment, load_data
 from pflego.settings.tables import Settings, known
 
 
@@ -26,12 +27,13 @@ class Entry:
     summary: Summary
     cost: Cost  # of a round, for the client of median size
     curves: Curves
+    rate: Chosen | None = None  # where its main rate was chosen by a search
 
     @classmethod
-    def of(cls, run: Run, seed: int) -> Entry:
+    def of(cls, run: Run, seed: int, rate: Chosen | None = None) -> Entry:
         """Sum up a run."""
         curves = curves_of(run.history, run.federation.task.metric)
-        return cls(seed, Summary.of(run), run.cost(), curves)
+        return cls(seed, Summary.of(run), run.cost(), curves, rate)
 
     def row(self) -> dict[str, object]:
         """Return its line in comparison.json."""
@@ -40,6 +42,7 @@ class Entry:
             **asdict(self.summary),
             "cost": asdict(self.cost),
             "curves": self.curves,
+            "rate": None if self.rate is None else asdict(self.rate),
         }
 
 
@@ -72,8 +75,9 @@ def settings_for(
     table = {f"method.{key}" if f"method.{key}" in own else key: value for key, value in table.items()}
     for key in table.keys() - own.keys():  # what all methods have in common cannot differ between them
         raise unknown(f"setting of {called}", key, own)
-    place = folder / name.replace(":", "-") / f"seed-{seed}"
-    return Settings.of({**settings, **table, "algorithm": name, "seed": seed, "out": str(place)})
+    place = _folder(folder, name) / f"seed-{seed}"
+    own_place = {"algorithm": name, "seed": seed, "out": str(place)}
+    return Settings.of({"evaluate_adapted": True, **settings, **table, **own_place})
 
 
 def compare(
@@ -82,22 +86,41 @@ def compare(
     seeds: Sequence[int],
     folder: Path,
     *,
+    rates: Rates = "search",
     progress: bool = True,
+    told: Callable[[Chosen], None] = lambda chosen: None,
 ) -> list[Entry]:
-    """Train every method with every seed, or go on with it; one folder per method. Writes figures and curves."""
+    """Train every method with every seed, or go on with it; one folder per method. Writes figures and curves.
+
+    rates: "search" chooses each method's main rate, with the first seed, unless it is given; "given" takes rates as
+    they are; "paper" takes the methods' settings in the paper's experiment with these data. `told` hears of choices.
+    """
     for name in names:
         settings_for(name, given, seeds[0], folder, others=names)  # what is wrong shows before anything runs
     entries = []
+    chosen: dict[str, Chosen | None] = {}
     for seed in seeds:
         federation = None
         for name in names:
             settings = settings_for(name, given, seed, folder, others=names)
-            experiment = Experiment.build(settings, federation=federation)
-            federation = experiment.federation
-            entries.append(Entry.of(experiment.train(resume=True, progress=progress), seed))
+            if rates == "paper":
+                settings = settings.changed(**{**of_the_paper(settings), **settings.flat})
+            federation = federation or load_data(settings)
+            if rates == "search" and name not in chosen:
+                chosen[name] = choose_rate(settings, settings.flat, federation, _folder(folder, name))
+                if (choice := chosen[name]) is not None:
+                    told(choice)
+            if (choice := chosen.get(name)) is not None:
+                settings = settings.changed(**{choice.name: choice.value})
+            run = Experiment.build(settings, federation=federation).train(resume=True, progress=progress)
+            entries.append(Entry.of(run, seed, chosen.get(name)))
     rows = [entry.row() for entry in entries]
     write_atomically(folder / "comparison.json", (json.dumps(rows, indent=1) + "\n").encode())
     return entries
+
+
+def _folder(folder: Path, name: str) -> Path:
+    return folder / name.replace(":", "-")
 
 
 def draw_curves(entries: Sequence[Entry], path: Path) -> Path:
@@ -114,7 +137,7 @@ def draw_curves(entries: Sequence[Entry], path: Path) -> Path:
     panels = [
         Panel("training loss, participants", curves("loss"), "round", "loss"),
         Panel("test, participants", curves("participants"), "round", metric),
-        Panel("test, everyone", curves("everyone"), "round", metric),
+        Panel("test, everyone adapted", curves("everyone_adapted"), "round", metric),
         Panel(
             "test, participants, by cost",
             curves("participants", lambda e: e.summary.forward_passes + e.summary.backward_passes),

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from pflego.report.words import Metric, amount, count, duration, number, significant
 from pflego.runs.cost import Cost, Energy
-from pflego.runs.summary import LAST, Summary
+from pflego.runs.summary import EXPLAINED, LAST, Summary
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,13 @@ def quality(summary: Summary, metric: Metric, gains: Sequence[float | None]) -> 
     losers = sum(gain < 0 for gain in known) if known else None
     unit = f" {metric.difference}" if metric.difference else ""
     return [
-        figure(f"{metric.name}, everyone", "all clients, over all their test samples", summary.everyone),
+        figure(f"{metric.name}, everyone", _everyone(summary, metric), summary.everyone),
+        figure(
+            f"{metric.name}, everyone adapted",
+            f"{EXPLAINED['everyone_adapted']}; where asked for (evaluate_adapted)",
+            summary.everyone_adapted,
+        ),
+        figure(f"{metric.name}, mean over clients", EXPLAINED["client_mean"], summary.client_mean),
         figure(f"{metric.name}, worst tenth", "mean over the worst tenth of clients", summary.worst_tenth),
         Measure(
             "spread over clients",
@@ -46,7 +52,7 @@ def quality(summary: Summary, metric: Metric, gains: Sequence[float | None]) -> 
         ),
         figure(
             f"{metric.name}, participants",
-            f"after their own steps, before aggregation: mean of the last {LAST} rounds",
+            f"{EXPLAINED['participants']}: mean of the last {LAST} rounds",
             summary.participants,
         ),
         Measure(
@@ -71,6 +77,14 @@ def quality(summary: Summary, metric: Metric, gains: Sequence[float | None]) -> 
             -1,
         ),
     ]
+
+
+def _everyone(summary: Summary, metric: Metric) -> str:
+    """Explain everyone's figure, with its ceiling where it has one."""
+    words = f"{EXPLAINED['everyone']}; over all their test samples"
+    if summary.ceiling is None:
+        return words
+    return f"{words}. At most {metric.text(summary.ceiling)}: {EXPLAINED['ceiling']}"
 
 
 def cost(summary: Summary, measured: Cost | None) -> list[Measure]:

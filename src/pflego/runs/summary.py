@@ -8,9 +8,19 @@ from math import isfinite
 from statistics import fmean, pstdev
 
 from pflego.federation.remote import RemoteFederation
+from pflego.learning.ceiling import ceiling
 from pflego.learning.evaluation import pooled, worst_tenth
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
+
+# What the figures of a run are of, in a sentence each: for whoever shows them.
+EXPLAINED = {
+    "participants": "a round's participants, each after its own local steps and before aggregation",
+    "everyone": "all clients, each with the shared weights as they are and with what it keeps",
+    "everyone_adapted": "all clients, each after the local steps that a participant takes before it is judged",
+    "client_mean": "everyone's, averaged over clients instead of samples",
+    "ceiling": "the most a model for everybody can reach unadapted, as outputs are numbered anew on every client",
+}
 
 LAST = 10  # the participants' figure is a mean over the last ten rounds, as in the paper's tables
 
@@ -18,8 +28,13 @@ Curves = dict[str, list[tuple[int, float]]]
 
 
 def curves_of(history: Sequence[HistoryRow], metric: str) -> Curves:
-    """Return curves of (round, value): loss, participants and everyone, where they are known numbers."""
-    keys = {"loss": "loss", "participants": f"participants_{metric}", "everyone": f"everyone_{metric}"}
+    """Return curves of (round, value): loss, participants, everyone and everyone adapted, where they are known."""
+    keys = {
+        "loss": "loss",
+        "participants": f"participants_{metric}",
+        "everyone": f"everyone_{metric}",
+        "everyone_adapted": f"everyone_adapted_{metric}",
+    }
     return {
         name: [
             (int(row["round"] or 0), value)
@@ -66,7 +81,10 @@ class Summary:
     rounds: int  # that were done
     metric: str  # accuracy, or rmse
     higher_is_better: bool
-    everyone: float | None  # all clients, after the last round
+    everyone: float | None  # all clients, after the last round, over all test samples
+    everyone_adapted: float | None  # after local steps of each, where that was asked for
+    client_mean: float | None  # of everyone's, over clients
+    ceiling: float | None  # of everyone's figure, where a shared head with local labels is used as it is
     spread: float | None  # standard deviation of the metric over clients
     worst_tenth: float | None
     participants: float | None  # mean over the last rounds
@@ -97,6 +115,9 @@ class Summary:
             metric=task.metric,
             higher_is_better=task.higher_is_better,
             everyone=None if evaluation is None else evaluation.everyone,
+            everyone_adapted=_last(curves["everyone_adapted"], evaluation),
+            client_mean=fmean(figures) if figures else None,
+            ceiling=_ceiling(run),
             spread=pstdev(figures) if figures else None,
             worst_tenth=worst_tenth(figures, higher_is_better=task.higher_is_better),
             participants=fmean(participants) if participants else None,
@@ -108,3 +129,18 @@ class Summary:
             seconds_a_round=sum(values("seconds")) / max(1, len(history)),
             seconds=sum(values("seconds")),
         )
+
+
+def _last(curve: Sequence[tuple[int, float]], evaluation: Evaluation | None) -> float | None:
+    """Return a curve's value in the round that everyone was evaluated."""
+    return None if evaluation is None else dict(curve).get(evaluation.round)
+
+
+def _ceiling(run: Run) -> float | None:
+    """Compute the most that everyone's figure can be, where that depends on who holds what and the data are here."""
+    algorithm, federation = run.algorithm, run.federation
+    if not algorithm.uses_shared_model or algorithm.labels != "local" or federation.classes is None:
+        return None
+    if isinstance(federation, RemoteFederation):
+        return None
+    return ceiling((client.classes, client.y_test) for client in federation)

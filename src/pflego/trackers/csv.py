@@ -30,13 +30,14 @@ class CSV(Tracker):
         make_folder(place.parent)
         place.write_bytes(b"")
         self._path = place
-        self._sometimes = f"everyone_{run.federation.task.metric}"  # a column, but not in every row
+        kinds = ["everyone", *(["everyone_adapted"] if run.plan.evaluate_adapted else [])]
+        self._sometimes = [f"{kind}_{run.federation.task.metric}" for kind in kinds]  # not in every row
         return 0
 
     def log(self, told: Told) -> None:
         """Add a line, on disk at once; before the first one, the heading."""
         with self._path.open("a", newline="") as file:
-            columns = list(dict.fromkeys([*told.row, self._sometimes]))
+            columns = [*(name for name in told.row if name not in self._sometimes), *self._sometimes]
             table = DictWriter(file, columns, lineterminator="\n")
             if file.tell() == 0:
                 table.writeheader()

@@ -10,11 +10,13 @@ from typing import TypeAlias
 from pflego.algorithms.base import Algorithm
 from pflego.declaration import Declared
 from pflego.errors import SettingError, UserError
+from pflego.report.words import significant
 from pflego.settings.tables import Settings, known
 
 Value: TypeAlias = bool | int | float | str
 
-_AROUND = 10  # a rate is looked for between a tenth of what it is and ten times that
+FIXED_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)  # tried beside "auto"
+_AROUND = 30  # a rate is looked for between a thirtieth of what it is and thirty times that
 _BESIDES = {"model", "participation"}  # what can be tried besides a method's own settings
 _FORMS = "low:high, low:high:log, or several values a,b,c"
 
@@ -94,22 +96,22 @@ def _value(word: str) -> Value:
 
 
 def usual(algorithm: Algorithm) -> Spaces:
-    """Return the usual space of a method: its rates, a decade to each side of what they are.
+    """Return the usual space of a method: its rates, thirtyfold to each side of what they are, and fixed beside "auto".
 
     >>> import pflego
-    >>> usual(pflego.FedAvg(client_lr=0.01))
-    {'client_lr': Range(low=0.001, high=0.1, log=True)}
+    >>> usual(pflego.FedAvg(client_lr=0.03))
+    {'client_lr': Range(low=0.001, high=0.9, log=True)}
+    >>> usual(pflego.FedAvg())
+    {'client_lr': ['auto', 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]}
     """
-    rates = {
-        name: getattr(algorithm, one.parameter)
-        for name, one in fields_of(type(algorithm)).items()
-        if one.tuned
-    }
-    return {
-        name: Range(value / _AROUND, value * _AROUND, log=True)
-        for name, value in rates.items()
-        if isinstance(value, int | float) and value > 0
-    }
+    spaces: Spaces = {}
+    for name, one in fields_of(type(algorithm)).items():
+        value = getattr(algorithm, one.parameter)
+        if one.tuned and value == "auto":
+            spaces[name] = ["auto", 0.003, *FIXED_RATES]
+        elif one.tuned and isinstance(value, int | float) and value > 0:
+            spaces[name] = Range(significant(value / _AROUND, 6), significant(value * _AROUND, 6), log=True)
+    return spaces
 
 
 def fields_of(kind: type[Algorithm]) -> dict[str, Declared]:

@@ -35,10 +35,11 @@ function curvesChart(title, explanation, key, unit) {
 }
 
 function bothProtocols() {
-  const { everyone, participants } = RUNS[0].curves;
+  const { everyone, everyone_adapted: adapted, participants } = RUNS[0].curves;
   return chart(`Test ${METRIC.name}`, "of everyone, and of each round’s participants", () => ({
     traces: [
       curveTrace(participants, "participants", thin(), null),
+      ...(adapted.length ? [curveTrace(adapted, "everyone, after local steps", lineOf(1, 2.5), "square")] : []),
       curveTrace(everyone, "everyone", lineOf(0, 2.5), "circle"),
     ],
     layout: { xaxis: axis("round", FROM_ZERO), yaxis: axis(AXIS) },
