@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.stats import ks_2samp  # type: ignore[import-untyped]
+from scipy.stats import ks_2samp
 from torch import nn
 
 import pflego

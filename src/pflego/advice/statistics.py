@@ -91,7 +91,7 @@ def pair_mean(matrix: Floats) -> float:
 
 def interval_of(values: Floats, units: int, level: float = SURE) -> Interval:
     """Compute the interval where the figure may lie, from its values when its units were drawn again."""
-    from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
+    from scipy.special import ndtr, stdtrit
 
     further = stdtrit(units - 1, (1 + level) / 2) * sqrt(units / (units - 1))
     tail = float(ndtr(-further))
