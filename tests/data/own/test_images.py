@@ -75,3 +75,10 @@ def test_what_is_no_picture_is_refused_by_name(tmp_path: Path) -> None:
     half.write_bytes(half.read_bytes()[:600])
     with pytest.raises(UserError, match=r"cannot read .*b.png"):
         decode([half], [half], (50, 50))
+
+
+def test_sizes_that_no_memory_holds_are_refused() -> None:
+    with pytest.raises(UserError, match="at most 10000 pixels"):
+        parse_size(100000)
+    with pytest.raises(UserError, match="smaller size"):
+        decode([Path("none.png")] * 10**6, ["none"] * 10**6, (10**5, 10**5, 3))
