@@ -38,6 +38,7 @@ SMOOTHNESS = "smoothness"  # L among the shared weights, and a client's own amon
 _OWN = "own/"  # before the names of a client's own weights beside shared ones
 _ITERATIONS = 50  # of the power method on backbone and head, at most: each costs a pass both ways
 _TOLERANCE = 0.001  # it ends when one adds no more than this share
+_ROUGHLY = 0.1  # the same for a step at home: 1/L has a factor of 2 to spare
 _SOLVED_DECAY = 0.01  # of own heads that are solved for
 _DEFAULTS = {  # with plain heads, with a common one
     "server_lr": (0.003, 0.002),
@@ -74,9 +75,14 @@ class Rates:
     momentum: float
     decay: float
     exact: bool  # whether the head's last step carries alpha_i, and no cap
+    local: float | Literal["auto"] = "auto"  # eta, of joint steps at home
 
-    def check(self, server_optimizer: str) -> None:
-        """Refuse rates from the theory for optimisers that it does not speak of."""
+    def check(self, server_optimizer: str, *, passes: int) -> None:
+        """Refuse rates from the theory for what it does not speak of."""
+        if self.joint == "auto" and passes > 1:
+            raise SettingError(
+                "server_lr='auto' is for passes=1: with more, the server adds up moves, by server_lr=1 for their mean"
+            )
         if self.joint == "auto" and server_optimizer != "sgd":
             raise SettingError(
                 f"server_lr='auto' is for server_optimizer='sgd': give {server_optimizer} a number"
@@ -147,6 +153,31 @@ class Rates:
         """
         if self.joint != "auto":
             return {}
+        constant = self._joint_smoothness(
+            problem, heads, shared, own, moves_own=moves_own, tolerance=_TOLERANCE
+        )
+        return {SMOOTHNESS: torch.tensor(constant)}
+
+    def local_rate(
+        self, problem: Problem, heads: OwnHead | CommonHead, shared: Weights, own: Weights, *, moves_own: bool
+    ) -> float:
+        """eta, the rate of a joint step that a client takes at home."""
+        if self.local != "auto":
+            return self.local
+        return best_rate(
+            self._joint_smoothness(problem, heads, shared, own, moves_own=moves_own, tolerance=_ROUGHLY)
+        )
+
+    def _joint_smoothness(
+        self,
+        problem: Problem,
+        heads: OwnHead | CommonHead,
+        shared: Weights,
+        own: Weights,
+        *,
+        moves_own: bool,
+        tolerance: float,
+    ) -> float:
         own_part = {_OWN + name: tensor for name, tensor in own.items()} if moves_own else {}
 
         def own_at(point: Weights) -> Weights:
@@ -158,14 +189,13 @@ class Rates:
         def penalty(point: Weights) -> Tensor:
             return self.decay / 2 * sum((w.square().sum() for w in own_at(point).values()), torch.zeros(()))
 
-        constant = problem.smoothness(
+        return problem.smoothness(
             {**moving(shared), **own_part},
             weights_at,
             _ITERATIONS,
-            tolerance=_TOLERANCE,
+            tolerance=tolerance,
             penalty=penalty if self.decay and moves_own else None,
         )
-        return {SMOOTHNESS: torch.tensor(constant)}
 
     def warn(self, now: Round, weights: Weights, problem: Problem, server_optimizer: str) -> str | None:
         """Name Proposition 2's bound where a fixed server_lr exceeds it, as one client sees it at the start."""
