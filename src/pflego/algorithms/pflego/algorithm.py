@@ -168,15 +168,7 @@ class PFLEGO(Algorithm):
         contribution |= self.parts.contribution(shared, [j.head for j in joint], problems, weights)
         updates, constants = [], []
         for now, problem, phi, w, j in zip(turns, problems, features, work, joint, strict=True):
-            constants.append(
-                rates.measure(
-                    problem,
-                    self.parts,
-                    shared,
-                    self.parts.own(shared, w.head, problem),
-                    moves_own=heads.moves_own,
-                )
-            )
+            constants.append(rates.measure(problem, heads, shared, w.head))
             rate = rates.last(now, shared)
             head = last_step(problem, w, phi, j.head, rate)
             metrics = rates.metrics(w.descent, rate, steps=self.steps - 1)
@@ -214,5 +206,7 @@ class PFLEGO(Algorithm):
 
     def warn(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:
         """Name Proposition 2's bound where a fixed server_lr exceeds it, as this client sees it."""
+        if self.server_lr == "auto" or self.server_optimizer != "sgd":
+            return None
         fitted = self.personal(shared, self.adapt(shared, state, problem), problem)
-        return self.rates.warn(now, fitted, problem, self.server_optimizer)
+        return self.rates.warn(now, fitted, problem)

@@ -32,7 +32,8 @@ from pflego.weights import Weights, elementwise_largest
 
 if TYPE_CHECKING:
     from pflego.algorithms.pflego.algorithm import PFLEGO
-    from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
+    from pflego.algorithms.pflego.solved import SolvedHeads
+    from pflego.algorithms.pflego.stepped import SteppedHeads
 
 SMOOTHNESS = "smoothness"  # L among the shared weights, and a client's own among what it sends
 _OWN = "own/"  # before the names of a client's own weights beside shared ones
@@ -134,57 +135,39 @@ class Rates:
         return elementwise_largest([{n: t for n, t in part.items() if n == SMOOTHNESS} for part in parts])
 
     def measure(
-        self,
-        problem: Problem,
-        heads: OwnHead | CommonHead,
-        shared: Weights,
-        own: Weights,
-        *,
-        moves_own: bool,
+        self, problem: Problem, heads: SteppedHeads | SolvedHeads, shared: Weights, head: Weights
     ) -> Weights:
-        """L of a client's loss in all that the joint step moves, where its rate depends on it.
-
-        Parameters
-        ----------
-        own
-            What of the client's head is its own.
-        moves_own
-            Whether the joint step moves that too.
-        """
+        """L of a client's loss in all that the joint step moves, where its rate depends on it."""
         if self.joint != "auto":
             return {}
-        constant = self._joint_smoothness(
-            problem, heads, shared, own, moves_own=moves_own, tolerance=_TOLERANCE
-        )
-        return {SMOOTHNESS: torch.tensor(constant)}
+        return {SMOOTHNESS: torch.tensor(self._smoothness(problem, heads, shared, head, _TOLERANCE))}
 
     def local_rate(
-        self, problem: Problem, heads: OwnHead | CommonHead, shared: Weights, own: Weights, *, moves_own: bool
+        self, problem: Problem, heads: SteppedHeads | SolvedHeads, shared: Weights, head: Weights
     ) -> float:
         """eta, the rate of a joint step that a client takes at home."""
         if self.local != "auto":
             return self.local
-        return best_rate(
-            self._joint_smoothness(problem, heads, shared, own, moves_own=moves_own, tolerance=_ROUGHLY)
-        )
+        return best_rate(self._smoothness(problem, heads, shared, head, _ROUGHLY))
 
-    def _joint_smoothness(
+    def _smoothness(
         self,
         problem: Problem,
-        heads: OwnHead | CommonHead,
+        heads: SteppedHeads | SolvedHeads,
         shared: Weights,
-        own: Weights,
-        *,
-        moves_own: bool,
+        head: Weights,
         tolerance: float,
     ) -> float:
+        """L in theta, W_0 and, unless heads are solved for, what of the head is the client's own."""
+        parts, moves_own = heads.parts, heads.moves_own
+        own = parts.own(shared, head, problem)
         own_part = {_OWN + name: tensor for name, tensor in own.items()} if moves_own else {}
 
         def own_at(point: Weights) -> Weights:
             return {name: point.get(_OWN + name, tensor) for name, tensor in own.items()}
 
         def weights_at(point: Weights) -> Weights:
-            return {**point, **heads.whole(point, own_at(point), problem)}
+            return {**point, **parts.whole(point, own_at(point), problem)}
 
         def penalty(point: Weights) -> Tensor:
             return self.decay / 2 * sum((w.square().sum() for w in own_at(point).values()), torch.zeros(()))
@@ -197,9 +180,9 @@ class Rates:
             penalty=penalty if self.decay and moves_own else None,
         )
 
-    def warn(self, now: Round, weights: Weights, problem: Problem, server_optimizer: str) -> str | None:
+    def warn(self, now: Round, weights: Weights, problem: Problem) -> str | None:
         """Name Proposition 2's bound where a fixed server_lr exceeds it, as one client sees it at the start."""
-        if self.joint == "auto" or server_optimizer != "sgd":
+        if self.joint == "auto":
             return None
         with suppress(RuntimeError):  # a backbone that cannot be differentiated twice trains all the same
             bound = server_bound(problem.backbone_smoothness(weights, _ITERATIONS), scale=now.scale)

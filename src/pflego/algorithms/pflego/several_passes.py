@@ -61,7 +61,7 @@ def several_passes(
         work = heads.fit(here, state, problem, forward.features)
         own = parts.own(here, work.head, problem)
         if number == 0:
-            rate = rates.local_rate(problem, parts, here, own, moves_own=heads.moves_own)
+            rate = rates.local_rate(problem, heads, here, work.head)
         at = problem.head_gradient(work.head, forward.features)
         slope = forward.backward(at.features) | parts.contribution(here, [at.head], [problem], [1.0])
         here = step(here, slope, rate)
