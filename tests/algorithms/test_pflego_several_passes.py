@@ -104,6 +104,13 @@ def test_the_automatic_rate_at_home_lowers_the_clients_loss(common: bool) -> Non
             assert 2 < problem.forward_passes < 20
 
 
+def test_the_automatic_rate_at_home_never_exceeds_the_heads_bound() -> None:
+    """Where a softmax is sure of itself the loss is flat, and 1/L as measured is far above what the head allows."""
+    twin = world()
+    run = pflego.train(twin.federation, twin.model, pflego.PFLEGO(steps=30, passes=3), rounds=15)
+    assert [row["above_bound"] for row in run.history] == [0] * 15
+
+
 def test_one_pass_is_the_papers_step() -> None:
     """Whatever the rate at home: nothing is done there."""
     twin = world()

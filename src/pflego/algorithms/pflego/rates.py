@@ -150,6 +150,11 @@ class Rates:
             return self.local
         return best_rate(self._smoothness(problem, heads, shared, head, _ROUGHLY))
 
+    def local_cap(self, rate: float, descent: Descent) -> float:
+        """Hold an automatic eta to 1/L_i of the head as well, which is known anew at every pass."""
+        known = self.local == "auto" and descent.smoothness
+        return min(rate, best_rate(descent.smoothness)) if known else rate
+
     def _smoothness(
         self,
         problem: Problem,

@@ -55,13 +55,14 @@ def several_passes(
 ) -> Update:
     """Make k passes on a client."""
     heads, parts, rates = algorithm.heads, algorithm.parts, algorithm.rates
-    here, rate, fallbacks = moving(shared), 0.0, 0
+    here, rate, fallbacks = moving(shared), inf, 0
     for number in range(algorithm.passes):
         forward = problem.forward(here)
         work = heads.fit(here, state, problem, forward.features)
         own = parts.own(here, work.head, problem)
         if number == 0:
             rate = rates.local_rate(problem, heads, here, work.head)
+        rate = rates.local_cap(rate, work.descent)
         at = problem.head_gradient(work.head, forward.features)
         slope = forward.backward(at.features) | parts.contribution(here, [at.head], [problem], [1.0])
         here = step(here, slope, rate)
