@@ -14,19 +14,28 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Literal
 
 import pflego
 from pflego.report.plots import Curve, Panel, draw
 
 DEGREES = {"high": 2, "medium": 5, "none": 10}
+START: Literal["zeros"] = "zeros"  # of W_0, as in all of these but the last
 SETTINGS = {
     "plain": pflego.PFLEGO(),
-    "common": pflego.PFLEGO(common_head=True),  # server_lr=0.002, head_decay=0.1
-    "common, rate 0.001, no decay": pflego.PFLEGO(common_head=True, server_lr=0.001, head_decay=0.0),
-    "common, rate 0.002, no decay": pflego.PFLEGO(common_head=True, server_lr=0.002, head_decay=0.0),
-    "common, rate 0.003, no decay": pflego.PFLEGO(common_head=True, server_lr=0.003, head_decay=0.0),
-    "common, decay 0.01": pflego.PFLEGO(common_head=True, head_decay=0.01),
-    "common, decay 1": pflego.PFLEGO(common_head=True, head_decay=1.0),
+    "common": pflego.PFLEGO(common_head=True, head_init=START),  # server_lr=0.002, head_decay=0.1
+    "common, rate 0.001, no decay": pflego.PFLEGO(
+        common_head=True, server_lr=0.001, head_decay=0.0, head_init=START
+    ),
+    "common, rate 0.002, no decay": pflego.PFLEGO(
+        common_head=True, server_lr=0.002, head_decay=0.0, head_init=START
+    ),
+    "common, rate 0.003, no decay": pflego.PFLEGO(
+        common_head=True, server_lr=0.003, head_decay=0.0, head_init=START
+    ),
+    "common, decay 0.01": pflego.PFLEGO(common_head=True, head_decay=0.01, head_init=START),
+    "common, decay 1": pflego.PFLEGO(common_head=True, head_decay=1.0, head_init=START),
+    "common, centred": pflego.PFLEGO(common_head=True),
 }
 LAST = 10  # a figure is the mean over the last ten rounds, as in the paper
 

@@ -256,6 +256,9 @@ def test_another_folder_leaves_the_run_as_it_is(tmp_path: Path) -> None:
 METHODS: list[pflego.Algorithm] = [
     *(kind(steps=6) for kind in methods().values()),  # type: ignore[call-arg]
     pflego.PFLEGO(steps=6, common_head=True),
+    pflego.PFLEGO(head_optimizer="solve"),
+    pflego.PFLEGO(steps=6, passes=2),
+    pflego.PFLEGO(steps=6, server_lr="auto", server_optimizer="sgd"),
     pflego.FedAvg(steps=6, labels="global"),
     pflego.FedBabu(steps=6, fine_tune=3),
     pflego.FedRecon(steps=6, reset=True),

@@ -123,6 +123,17 @@ def test_what_is_sent_is_the_gradient_of_the_minimum(regression: bool, common: b
             assert float(sent[name][entry]) == pytest.approx((values[0] - values[1]) / (2 * h), abs=1e-6)
 
 
+def test_a_group_sends_the_sum_of_what_each_would_send() -> None:
+    twin = world()
+    algorithm, shared = solving(head_decay=DECAY), twin.model.weights()
+    problems, weights = [Problems(twin.federation, twin.model)[i] for i in range(3)], [0.5, 2.0, 0.1]
+    _, summed = algorithm.group_update([Round(1)] * 3, shared, [{}] * 3, problems, weights)
+    alone = [algorithm.client_update(Round(1), shared, {}, problem) for problem in problems]
+    for name, tensor in summed.items():
+        wanted = sum(w * u.contribution[name].numpy() for w, u in zip(weights, alone, strict=True))
+        assert distance(tensor, np.asarray(wanted)) < 1e-8
+
+
 def test_a_round_is_a_step_on_the_minimum() -> None:
     """With everyone and SGD: theta less rho times P's gradient, held to heads from SciPy."""
     twin = world()

@@ -1,4 +1,4 @@
-"""PFLEGO: algorithm.py is the paper's page; rates, the common head and the safeguard stand beside it."""
+"""PFLEGO: algorithm.py is the paper's page; rates, kinds of heads and several passes per round stand beside it."""
 
 from pflego.algorithms.pflego.algorithm import PFLEGO
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
@@ -24,10 +24,11 @@ from pflego.algorithms.optimizers import OptimizerName, optimizer_step
 from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
 from pflego.algorithms.pflego.rates import Rates, moving, resolve_defaults
 from pflego.algorithms.pflego.safeguard import last_step
+from pflego.algorithms.pflego.several_passes import passes_in_turn
 from pflego.algorithms.pflego.solved import SolvedHeads
 from pflego.algorithms.pflego.stepped import SteppedHeads
 from pflego.algorithms.registry import method
-from pflego.declaration import AutoRate, Positive, Strength, Whole
+from pflego.declaration import AutoRate, Limits, Positive, Strength, Whole
 from pflego.exchange.metrics import total
 from pflego.exchange.round import Round, Update
 from pflego.learning.heads import HeadInit
@@ -73,6 +74,11 @@ class PFLEGO(Algorithm):
     head_decay
         lambda, adds lambda/2 |W_i|^2 to client i's loss, or lambda/2 |V_i|^2 beside a common head; if not given, 0.1
         beside a common head, 0.01 where own heads are solved for, which needs one, and 0 otherwise.
+    passes
+        k, passes over a client's data per round. With more than one, head steps and a joint step taken at home follow
+        each other k times, and the sum of these steps is sent; see several_passes.py.
+    local_lr
+        Of more than one pass, the rate of the joint step taken at home. "auto": 1/L_i, measured at the first pass.
     """
 
     weights = "unbiased"
@@ -87,18 +93,22 @@ class PFLEGO(Algorithm):
     momentum: Positive = 0.9
     common_head: bool = False
     head_decay: Strength = None  # type: ignore[assignment]  # resolve_defaults
+    passes: Whole = 1
+    local_lr: Annotated[float | Literal["auto"], Limits(above=0)] = "auto"
 
     def __post_init__(self) -> None:
         resolve_defaults(self)
         super().__post_init__()
-        self.rates.check(self.server_optimizer)
+        self.rates.check(self.server_optimizer, passes=self.passes)
 
     @property
     def rates(self) -> Rates:
         """How far the steps go."""
         rule: Rule = "gd" if self.head_optimizer == "solve" else self.head_optimizer
         exact = self.head_step == "exact"
-        return Rates(self.client_lr, self.server_lr, rule, self.momentum, self.head_decay, exact)
+        return Rates(
+            self.client_lr, self.server_lr, rule, self.momentum, self.head_decay, exact, self.local_lr
+        )
 
     @property
     def parts(self) -> OwnHead | CommonHead:
@@ -140,6 +150,8 @@ class PFLEGO(Algorithm):
         weights: Sequence[float],
     ) -> tuple[list[Update], Weights]:
         """tau - 1 steps on each head, then the joint gradient: keep the heads' part, send theta's."""
+        if self.passes > 1:
+            return passes_in_turn(self, turns, shared, states, problems, weights)
         heads, rates = self.heads, self.rates
         forward = ForwardPass(problems, shared)
         features = torch.split(forward.features, [problem.samples for problem in problems])  # (N_i, M) each
@@ -156,15 +168,7 @@ class PFLEGO(Algorithm):
         contribution |= self.parts.contribution(shared, [j.head for j in joint], problems, weights)
         updates, constants = [], []
         for now, problem, phi, w, j in zip(turns, problems, features, work, joint, strict=True):
-            constants.append(
-                rates.measure(
-                    problem,
-                    self.parts,
-                    shared,
-                    self.parts.own(shared, w.head, problem),
-                    moves_own=heads.moves_own,
-                )
-            )
+            constants.append(rates.measure(problem, heads, shared, w.head))
             rate = rates.last(now, shared)
             head = last_step(problem, w, phi, j.head, rate)
             metrics = rates.metrics(w.descent, rate, steps=self.steps - 1)
@@ -202,5 +206,7 @@ class PFLEGO(Algorithm):
 
     def warn(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:
         """Name Proposition 2's bound where a fixed server_lr exceeds it, as this client sees it."""
+        if self.server_lr == "auto" or self.server_optimizer != "sgd":
+            return None
         fitted = self.personal(shared, self.adapt(shared, state, problem), problem)
-        return self.rates.warn(now, fitted, problem, self.server_optimizer)
+        return self.rates.warn(now, fitted, problem)

@@ -32,12 +32,14 @@ from pflego.weights import Weights, elementwise_largest
 
 if TYPE_CHECKING:
     from pflego.algorithms.pflego.algorithm import PFLEGO
-    from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
+    from pflego.algorithms.pflego.solved import SolvedHeads
+    from pflego.algorithms.pflego.stepped import SteppedHeads
 
 SMOOTHNESS = "smoothness"  # L among the shared weights, and a client's own among what it sends
 _OWN = "own/"  # before the names of a client's own weights beside shared ones
 _ITERATIONS = 50  # of the power method on backbone and head, at most: each costs a pass both ways
 _TOLERANCE = 0.001  # it ends when one adds no more than this share
+_ROUGHLY = 0.1  # the same for a step at home: 1/L has a factor of 2 to spare
 _SOLVED_DECAY = 0.01  # of own heads that are solved for
 _DEFAULTS = {  # with plain heads, with a common one
     "server_lr": (0.003, 0.002),
@@ -74,9 +76,14 @@ class Rates:
     momentum: float
     decay: float
     exact: bool  # whether the head's last step carries alpha_i, and no cap
+    local: float | Literal["auto"] = "auto"  # eta, of joint steps at home
 
-    def check(self, server_optimizer: str) -> None:
-        """Refuse rates from the theory for optimisers that it does not speak of."""
+    def check(self, server_optimizer: str, *, passes: int) -> None:
+        """Refuse rates from the theory for what it does not speak of."""
+        if self.joint == "auto" and passes > 1:
+            raise SettingError(
+                "server_lr='auto' is for passes=1: with more, the server adds up moves, by server_lr=1 for their mean"
+            )
         if self.joint == "auto" and server_optimizer != "sgd":
             raise SettingError(
                 f"server_lr='auto' is for server_optimizer='sgd': give {server_optimizer} a number"
@@ -128,48 +135,59 @@ class Rates:
         return elementwise_largest([{n: t for n, t in part.items() if n == SMOOTHNESS} for part in parts])
 
     def measure(
-        self,
-        problem: Problem,
-        heads: OwnHead | CommonHead,
-        shared: Weights,
-        own: Weights,
-        *,
-        moves_own: bool,
+        self, problem: Problem, heads: SteppedHeads | SolvedHeads, shared: Weights, head: Weights
     ) -> Weights:
-        """L of a client's loss in all that the joint step moves, where its rate depends on it.
-
-        Parameters
-        ----------
-        own
-            What of the client's head is its own.
-        moves_own
-            Whether the joint step moves that too.
-        """
+        """L of a client's loss in all that the joint step moves, where its rate depends on it."""
         if self.joint != "auto":
             return {}
+        return {SMOOTHNESS: torch.tensor(self._smoothness(problem, heads, shared, head, _TOLERANCE))}
+
+    def local_rate(
+        self, problem: Problem, heads: SteppedHeads | SolvedHeads, shared: Weights, head: Weights
+    ) -> float:
+        """eta, the rate of a joint step that a client takes at home."""
+        if self.local != "auto":
+            return self.local
+        return best_rate(self._smoothness(problem, heads, shared, head, _ROUGHLY))
+
+    def local_cap(self, rate: float, descent: Descent) -> float:
+        """Hold an automatic eta to 1/L_i of the head as well, which is known anew at every pass."""
+        known = self.local == "auto" and descent.smoothness
+        return min(rate, best_rate(descent.smoothness)) if known else rate
+
+    def _smoothness(
+        self,
+        problem: Problem,
+        heads: SteppedHeads | SolvedHeads,
+        shared: Weights,
+        head: Weights,
+        tolerance: float,
+    ) -> float:
+        """L in theta, W_0 and, unless heads are solved for, what of the head is the client's own."""
+        parts, moves_own = heads.parts, heads.moves_own
+        own = parts.own(shared, head, problem)
         own_part = {_OWN + name: tensor for name, tensor in own.items()} if moves_own else {}
 
         def own_at(point: Weights) -> Weights:
             return {name: point.get(_OWN + name, tensor) for name, tensor in own.items()}
 
         def weights_at(point: Weights) -> Weights:
-            return {**point, **heads.whole(point, own_at(point), problem)}
+            return {**point, **parts.whole(point, own_at(point), problem)}
 
         def penalty(point: Weights) -> Tensor:
             return self.decay / 2 * sum((w.square().sum() for w in own_at(point).values()), torch.zeros(()))
 
-        constant = problem.smoothness(
+        return problem.smoothness(
             {**moving(shared), **own_part},
             weights_at,
             _ITERATIONS,
-            tolerance=_TOLERANCE,
+            tolerance=tolerance,
             penalty=penalty if self.decay and moves_own else None,
         )
-        return {SMOOTHNESS: torch.tensor(constant)}
 
-    def warn(self, now: Round, weights: Weights, problem: Problem, server_optimizer: str) -> str | None:
+    def warn(self, now: Round, weights: Weights, problem: Problem) -> str | None:
         """Name Proposition 2's bound where a fixed server_lr exceeds it, as one client sees it at the start."""
-        if self.joint == "auto" or server_optimizer != "sgd":
+        if self.joint == "auto":
             return None
         with suppress(RuntimeError):  # a backbone that cannot be differentiated twice trains all the same
             bound = server_bound(problem.backbone_smoothness(weights, _ITERATIONS), scale=now.scale)

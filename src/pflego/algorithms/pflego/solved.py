@@ -3,8 +3,8 @@
     W_i(theta)  =  argmin_W l_i(W, theta) + decay/2 |W|^2                |W - W_0|^2 beside a common head
     P(theta)    =  sum_i alpha_i min_W (l_i(W, theta) + decay/2 |W|^2)
 
-By the envelope theorem grad_theta l_i at W_i(theta) is the gradient of client i's part of P: the server's step is one
-of SGD on P, a function of theta (and W_0) alone. There is no client rate and no tau, and a client keeps nothing: its
+By the envelope theorem grad_theta l_i at W_i(theta) is the gradient of client i's part of P: the server's step is an
+SGD step on P, a function of theta (and W_0) alone. There is no client rate and no tau, and a client keeps nothing: its
 head is a function of theta and its data. The curvature of P is nowhere above that of the loss in theta (and W_0), heads
 held where they are: P's Hessian is that less a positive semidefinite term.
 """

@@ -1,0 +1,186 @@
+"""PFLEGO(passes=k): k times head steps on fresh features and a joint step at home; the sum of steps is sent."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import pflego
+from pflego.exchange.round import Round
+from pflego.learning.problem import Problems
+from tests.support.reference import Adam, Net, World, assert_follows, cohorts, distance, gradients, world
+
+both_heads = pytest.mark.parametrize("common", [False, True], ids=["own heads", "common head"])
+
+
+def rounds_of_passes(
+    twin: World,
+    chosen: list[list[int]],
+    *,
+    r: float,
+    passes: int,
+    tau: int,
+    beta: float,
+    eta: float,
+    rho: float,
+    decay: float,
+    adam: bool,
+) -> None:
+    """The equations of several_passes.py in NumPy, on twin.net, twin.common and twin.heads."""
+    optimizers: dict[str, Adam] = {}
+    for members in chosen:
+        gathered: dict[str, np.ndarray] = {}
+        for i in members:
+            site, rows = twin.sites[i], twin.rows(i)
+            net = Net(twin.net.V.copy(), twin.net.v.copy())
+            W_0 = None if twin.common is None else twin.common.copy()
+            own = twin.heads[i]
+            for _ in range(passes):
+                base = 0.0 if W_0 is None else W_0[rows]
+                for _ in range(tau - 1):
+                    own = own - beta * (gradients(net, base + own, site)[2] + decay * own)
+                dV, dv, dW = gradients(net, base + own, site)
+                net.V, net.v = net.V - eta * dV, net.v - eta * dv
+                own = own - eta * (dW + decay * own)
+                if W_0 is not None:
+                    W_0[rows] -= eta * dW
+            twin.heads[i] = own
+            weight = len(twin.sites) / r * twin.alphas[i]
+            moves = {"V": twin.net.V - net.V, "v": twin.net.v - net.v}
+            if W_0 is not None and twin.common is not None:
+                moves["W_0"] = twin.common - W_0
+            for name, move in moves.items():
+                gathered[name] = gathered.get(name, 0.0) + weight * move
+        theta = {"V": twin.net.V, "v": twin.net.v, "W_0": twin.common}
+        for name, move in gathered.items():
+            w = theta[name]
+            assert w is not None
+            theta[name] = (
+                optimizers.setdefault(name, Adam(rho)).step(w, move) if adam else np.asarray(w - rho * move)
+            )
+        assert theta["V"] is not None
+        assert theta["v"] is not None
+        twin.net.V, twin.net.v, twin.common = theta["V"], theta["v"], theta["W_0"]
+
+
+@both_heads
+@pytest.mark.parametrize("adam", [False, True], ids=["sgd", "adam"])
+@pytest.mark.parametrize("regression", [False, True], ids=["classification", "regression"])
+def test_rounds_follow_the_equations(common: bool, adam: bool, regression: bool) -> None:
+    twin = world(regression=regression)
+    if common:
+        twin.common = np.zeros((twin.federation.outputs, 5))
+    rho = 0.05 if adam else 0.9
+    algorithm = pflego.PFLEGO(
+        steps=4, client_lr=0.2, local_lr=0.1, server_lr=rho, passes=3, server_optimizer="adam" if adam else "sgd",
+        common_head=common, head_decay=0.3, head_init="zeros",
+    )  # fmt: skip
+    run = pflego.train(twin.federation, twin.model, algorithm, rounds=6, participation=2, seed=3)
+    chosen = cohorts(pflego.Fixed(2), 5, rounds=6, seed=3)
+    rounds_of_passes(
+        twin, chosen, r=2, passes=3, tau=4, beta=0.2, eta=0.1, rho=rho, decay=0.3, adam=adam
+    )  # fmt: skip
+    assert_follows(run, twin, 1e-9)
+    assert [(row["forward_passes"], row["backward_passes"]) for row in run.history] == [(3, 3)] * 6
+
+
+@both_heads
+def test_the_automatic_rate_at_home_lowers_the_clients_loss(common: bool) -> None:
+    """1/L_i of all that the step moves, to a factor of 2: with the head steps left out, every step goes downhill."""
+    twin = world()
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        algorithm = pflego.PFLEGO(steps=1, passes=2, common_head=common, head_decay=0.0)
+        shared = algorithm.init_shared(twin.model, 6, 0)
+        if common:
+            shared["head"] = torch.from_numpy(rng.normal(size=(6, 5)))
+        for i in range(5):
+            problem = Problems(twin.federation, twin.model)[i]
+            state = {"head": torch.from_numpy(rng.normal(size=twin.heads[i].shape))}
+            update = algorithm.client_update(Round(1), shared, state, problem)
+            assert update.model is not None
+            assert problem.loss(update.model) < problem.loss(algorithm.personal(shared, state, problem))
+            assert 2 < problem.forward_passes < 20
+
+
+def test_the_automatic_rate_at_home_never_exceeds_the_heads_bound() -> None:
+    """Where a softmax is sure of itself the loss is flat, and 1/L as measured is far above what the head allows."""
+    twin = world()
+    run = pflego.train(twin.federation, twin.model, pflego.PFLEGO(steps=30, passes=3), rounds=15)
+    assert [row["above_bound"] for row in run.history] == [0] * 15
+
+
+def test_one_pass_is_the_papers_step() -> None:
+    """Whatever the rate at home: nothing is done there."""
+    twin = world()
+    one, other = (
+        pflego.train(twin.federation, twin.model, pflego.PFLEGO(steps=5, passes=1, local_lr=rate), rounds=3)
+        for rate in ("auto", 5.0)
+    )
+    assert all(torch.equal(one.shared[name], other.shared[name]) for name in one.shared)
+    assert [row["forward_passes"] for row in one.history] == [1] * 3
+
+
+@both_heads
+def test_participants_are_judged_with_the_model_they_have_at_home(common: bool) -> None:
+    twin = world()
+    algorithm = pflego.PFLEGO(
+        steps=3, client_lr=0.2, local_lr=0.2, passes=4, common_head=common, head_init="zeros"
+    )
+    run = pflego.train(twin.federation, twin.model, algorithm, rounds=1)
+    problems, shared = Problems(twin.federation, twin.model), algorithm.init_shared(twin.model, 6, 0)
+    expected = 0.0
+    for i, a in enumerate(twin.alphas):
+        problem = problems[i]
+        update = algorithm.client_update(Round(1), shared, algorithm.init_state(problem, 0), problem)
+        home = {name: shared[name] - move for name, move in update.contribution.items()}
+        head = update.state["head"] + (home["head"][problem.rows] if common else 0)
+        expected += a * problem.loss({**home, "head": head})
+    assert run.history[0]["loss"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_groups_send_the_sum_of_what_each_would_send() -> None:
+    twin = world()
+    algorithm = pflego.PFLEGO(steps=3, client_lr=0.2, local_lr=0.2, passes=2, common_head=True)
+    shared = algorithm.init_shared(twin.model, 6, 0)
+    problems = [Problems(twin.federation, twin.model)[i] for i in range(3)]
+    states = [algorithm.init_state(problem, 0) for problem in problems]
+    weights = [0.5, 2.0, 0.1]
+    updates, summed = algorithm.group_update([Round(1)] * 3, shared, states, problems, weights)
+    alone = [algorithm.client_update(Round(1), shared, s, p) for s, p in zip(states, problems, strict=True)]
+    for name, tensor in summed.items():
+        wanted = sum(w * u.contribution[name] for w, u in zip(weights, alone, strict=True))
+        assert torch.allclose(tensor, torch.as_tensor(wanted), rtol=1e-12)
+    assert all(update.contribution == {} for update in updates)
+
+
+def test_heads_that_are_solved_for_are_solved_at_every_pass() -> None:
+    """Squared error, whose best head is a ridge regression on the features of the moment."""
+    twin = world(regression=True)
+    algorithm = pflego.PFLEGO(head_optimizer="solve", head_decay=0.2, passes=3, local_lr=0.1)
+    for i, site in enumerate(twin.sites):
+        net = Net(twin.net.V.copy(), twin.net.v.copy())
+        for _ in range(3):
+            phi = np.concatenate([net.phi(site.x), np.ones((site.n, 1))], axis=1)
+            W = np.linalg.solve(phi.T @ phi / site.n + 0.2 * np.eye(5), phi.T @ site.t / site.n).T
+            dV, dv, _ = gradients(net, W, site)
+            net.V, net.v = net.V - 0.1 * dV, net.v - 0.1 * dv
+        problem = Problems(twin.federation, twin.model)[i]
+        update = algorithm.client_update(Round(1), twin.model.weights(), {}, problem)
+        assert update.state == {}
+        assert distance(update.contribution["0.weight"], twin.net.V - net.V) < 1e-9
+        assert distance(update.contribution["0.bias"], twin.net.v - net.v) < 1e-9
+
+
+def test_a_rate_at_home_above_the_bound_is_counted() -> None:
+    twin = world()
+    algorithm = pflego.PFLEGO(steps=3, passes=2, local_lr=50.0)
+    with pytest.warns(UserWarning, match="bound of Proposition 2"):
+        run = pflego.train(twin.federation, twin.model, algorithm, rounds=1)
+    assert run.history[0]["above_bound"] == 5
+
+
+def test_the_automatic_server_rate_is_for_one_pass() -> None:
+    with pytest.raises(pflego.SettingError, match="passes=1"):
+        pflego.PFLEGO(passes=2, server_lr="auto", server_optimizer="sgd")
