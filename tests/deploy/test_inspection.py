@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from flwr.app import Context, Message
 
+import pflego
 from pflego.deploy.flower.client import app
 from pflego.deploy.folder import write_app
 from pflego.deploy.inspection import Line, inspect
@@ -60,3 +62,18 @@ def test_it_is_what_a_round_really_sends_and_keeps(method: str, tmp_path: Path) 
     assert set(shown.received) == {line for tensors in received for line in lines(tensors)}
     assert set(shown.metrics) == figures
     assert set(shown.kept) == lines(state(tmp_path, NAMES[1]))
+
+
+@pytest.mark.parametrize("what", ["algorithm", "model"])
+def test_looking_at_an_app_runs_nothing_of_it(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = sites(tmp_path, NAMES)[999]
+    write_app(tmp_path / "app", {})
+    file = tmp_path / "app" / "pyproject.toml"
+    file.write_text(re.sub(f'(?m)^{what} = ".*"', f'{what} = "sent_{what}:Trap"', file.read_text()))
+    (tmp_path / f"sent_{what}.py").write_text("from pathlib import Path\nPath('sprung').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(pflego.SettingError, match="has not allowed it"):
+        inspect(tmp_path / "app", " ".join(f'{name}="{value}"' for name, value in node.config.items()))
+    assert not Path("sprung").exists()

@@ -125,11 +125,11 @@ class Machines:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def kill(self, name: str) -> None:
-        """End a program and those it started: as a power cut does."""
+        """End a program and those it started: as a power cut does. Parents go first, or they would start others."""
         process = self._running[name]
-        for child in [*_descendants(process.pid), process.pid]:
+        for pid in [process.pid, *reversed(_descendants(process.pid))]:
             with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         process.wait(timeout=30)
 
     def kill_all(self) -> None:

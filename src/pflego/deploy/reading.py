@@ -14,8 +14,10 @@ from pflego.errors import SettingError
 
 
 def read(app: Path, node_config: str) -> tuple[AppConfig, Site]:
-    """Read the folder of an app, and the node config of a site."""
-    return AppConfig.read(run_config(app)), Site.read(read_node_config(node_config))
+    """Read the folder of an app, and the node config of a site: nothing is imported that it does not allow."""
+    config, site = run_config(app), Site.read(read_node_config(node_config))
+    site.assignment(config)
+    return AppConfig.read(config), site
 
 
 def read_node_config(text: str) -> dict[str, bool | float | int | str]:

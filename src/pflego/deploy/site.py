@@ -54,7 +54,7 @@ def run(
         file = Path(folder) / "secret"
         write_atomically(file, secret, private=True)
         with child("supernode", [*options, "--superexec-auth-secret-file", str(file)], poll=poll) as node:
-            work(address, secret, poll=poll, while_true=lambda: node.poll() is None)
+            work(address, secret, while_true=lambda: node.poll() is None)
     raise UserError(f"the SuperNode ended with status {node.returncode}: what it said stands above")
 
 

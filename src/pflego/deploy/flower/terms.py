@@ -67,7 +67,8 @@ class Terms:
     @property
     def most_rounds(self) -> int:
         """The last round that is answered."""
-        said = (self.accepted or {}).get("rounds")
+        accepted = self.accepted or {}
+        said = accepted.get("rounds", accepted.get("run.rounds"))  # it may stand in a table
         return self.rounds or (said if isinstance(said, int) else _ROUNDS)
 
 

@@ -29,12 +29,13 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 from pflego.deploy.flower.client import app
 from pflego.errors import UserError
 
+_POLL = 0.2  # seconds between two looks at the SuperNode, which is on this machine
 _PROTECTED = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 log = logging.getLogger("flwr.pflego")
 
 
-def work(address: str, secret: bytes, *, poll: float, while_true: Callable[[], bool]) -> None:
+def work(address: str, secret: bytes, *, while_true: Callable[[], bool]) -> None:
     """Do the tasks of the SuperNode at an address, one after the other.
 
     secret: what the SuperNode knows its worker by; nobody else gets a task.
@@ -46,13 +47,13 @@ def work(address: str, secret: bytes, *, poll: float, while_true: Callable[[], b
         while while_true():
             try:
                 acquired = client.AcquireTask(request)
-            except httpx.TransportError:  # it is not there yet, or no longer
-                time.sleep(poll)
+            except httpx.HTTPError:  # it is not there yet, or no longer
+                time.sleep(_POLL)
                 continue
             if acquired.HasField("task") and acquired.token:
                 _do(address, acquired.token)
             else:
-                time.sleep(poll)
+                time.sleep(_POLL)
     finally:
         client.close()
 
@@ -80,8 +81,10 @@ def _do(address: str, token: str) -> None:
         reply = answer(message, context)
         push_message(client, reply, context)
         status = SubStatus.FAILED if reply.has_error() else SubStatus.COMPLETED
-    except (httpx.HTTPError, RuntimeError, ValueError) as error:
-        log.warning("a message was lost: %s", error)
+    except Exception as error:  # without a reply, the SuperNode would wait for it for ever
+        raise UserError(
+            f"a message could not be taken or answered ({error}): start this site again"
+        ) from error
     finally:
         push_task_output(client, context, status, "")
         if heartbeat.is_running:
