@@ -12,7 +12,7 @@ from statistics import fmean
 from pflego.errors import UserError
 from pflego.files import write_atomically
 from pflego.paper import PRESETS, methods, preset, published
-from pflego.paper.cells import VARIANTS, Record
+from pflego.paper.cells import VARIANTS, Record, longer
 from pflego.report.plots import Curve, Panel, draw
 from pflego.runs.cost import Cost, Energy
 
@@ -57,7 +57,11 @@ def _by_size(changes: Mapping[str, object]) -> list[tuple[str, float, str]]:
 
 def page(records: Sequence[Record], out: Path) -> str:
     """Write the page as Markdown."""
-    plain = [r for r in records if not set(r.changes) - {"rounds"} and r.cost is None]
+    plain = [
+        r
+        for r in records
+        if not set(r.changes) - {"rounds"} and r.cost is None and not longer(r.settings, r.preset)
+    ]
     timed = [r for r in records if r.cost is not None]
     varied = [r for r in records if r not in plain and r not in timed]
     made = sorted({" ".join(f"{key} {value}," for key, value in r.made.items()).rstrip(",") for r in records})
@@ -183,7 +187,7 @@ def _variations(records: Sequence[Record]) -> list[str]:
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for r in records:
-        changed = ", ".join(f"{key} {value}" for key, value in r.changes.items() if key != "rounds")
+        changed = ", ".join(f"{key} {value}" for key, value in r.changes.items() if key != "rounds") or "–"
         clients = f"{r.scale:g} of the paper's" if r.scale != 1 else "all"
         lines.append(
             f"| {r.preset} | {r.method} | {changed} | {r.settings['rounds']} | {clients} | {r.seed} "
