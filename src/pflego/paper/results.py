@@ -75,8 +75,8 @@ def page(records: Sequence[Record], out: Path) -> str:
         "that was run for fewer rounds, or with fewer clients, than the paper's says so, and is not compared.",
         "`pflego-auto` and `pflego-common` are not in the paper: rates from its theory, and a common head.",
         "FedAvg, FedProx and FedBabu number a client's classes anew (local labels): unadapted, as everyone's figure "
-        "has them, they can at best tell the rank of a class among a client's own, 77.8 % for 2 of 10 evenly drawn classes "
-        "and 61.3 % for 5 of 10 ([algorithms.md](algorithms.md#what-an-output-stands-for)).",
+        "has them, they can at best tell the rank of a class among a client's own, 77.8 % for 2 of 10 evenly drawn "
+        "classes and 61.3 % for 5 of 10 ([algorithms.md](algorithms.md#what-an-output-stands-for)).",
         "",
     ]
     for data in dict.fromkeys(_data(r) for r in plain):
