@@ -283,7 +283,7 @@ def test_everybody_can_join_whatever_the_method(tmp_path: Path, algorithm: pfleg
 
 @pytest.mark.parametrize("method", methods())
 def test_a_newcomers_model_has_learned_something(method: str) -> None:
-    """Two digits each: a shared model must beat a guess, one with a part of the client's own by far."""
+    """Two digits each: a shared model must beat a guess among ten, one with a part of the client's own by far."""
     federation = pflego.load("digits", clients=8, classes_per_client=2, seed=2)
     *others, late = federation
     algorithm = methods()[method](steps=10, client_lr=0.1)  # type: ignore[call-arg]
@@ -298,7 +298,7 @@ def test_a_newcomers_model_has_learned_something(method: str) -> None:
     joined = run.join(late, steps=100, alone=0)
     figure = joined.score.value(federation.task)
     assert figure is not None
-    assert figure > (0.5 if joined.run.states[late.id] == {} else 0.9)
+    assert figure > (0.3 if joined.run.states[late.id] == {} else 0.9)
 
 
 def test_a_class_that_nobody_had_is_learned_by_a_personal_head() -> None:
@@ -334,7 +334,7 @@ def test_a_shared_head_has_no_place_for_a_new_class(
 
 def test_a_shared_head_of_local_labels_takes_new_classes_but_no_more_of_them() -> None:
     twin = world()
-    run = train(twin, some(twin), None, rounds=2, algorithm=pflego.FedAvg(steps=2))
+    run = train(twin, some(twin), None, rounds=2, algorithm=pflego.FedAvg(steps=2, labels="local"))
     x = twin.federation.client("c4").x_train
     assert run.join(pflego.Client("new", x, np.arange(len(x)) % 4 + 40)).score.samples == 0
     with pytest.raises(pflego.UserError, match="has 5 classes, but fedavg shares a head of 4 outputs"):

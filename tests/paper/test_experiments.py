@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 import pflego
 from pflego.cli import app
 from pflego.cli.paper import _EXPERIMENTS
-from pflego.paper import cells, published
+from pflego.paper import PRESETS, cells, methods, preset, published
 from pflego.paper.cells import Cell
 from pflego.paper.experiments import EXPERIMENTS, Choice
+from pflego.paper.search import grid
 from pflego.settings.tables import Settings, read_settings
 
 
@@ -66,6 +67,51 @@ def test_the_figures_vary_what_the_paper_varies() -> None:
     shares = EXPERIMENTS["participation"].cells(Choice())
     assert {cell.settings()["participation"] for cell in shares} == {20, 40, 60, 100}
     assert {cell.preset for cell in shares} == {"cifar10-high"}
+
+
+def test_figure_8_has_the_papers_own_rates() -> None:
+    shares = EXPERIMENTS["participation"].cells(Choice())
+    assert {cell.settings()["client_lr"] for cell in shares} == {0.001}
+    assert {cell.settings().get("server_lr") for cell in shares if cell.method == "pflego"} == {0.001}
+    assert all("server_lr" not in cell.settings() for cell in shares if cell.method != "pflego")
+
+
+@pytest.mark.parametrize("name", ["curves", "tau", "rates"])
+def test_the_figures_on_omniglot_have_5000_rounds_unless_others_are_asked_for(name: str) -> None:
+    long = [cell for cell in EXPERIMENTS[name].cells(Choice()) if cell.preset == "omniglot"]
+    assert {cell.settings()["rounds"] for cell in long} == {5000}
+    short = [c for c in EXPERIMENTS[name].cells(Choice(changes={"rounds": 7})) if c.preset == "omniglot"]
+    assert {cell.settings()["rounds"] for cell in short} == {7}
+    if name == "curves":
+        assert {cell.method for cell in long} == set(published().accuracy["omniglot"])
+        assert len({cell.method for cell in long}) == 8
+
+
+def test_the_search_can_reach_what_was_published() -> None:
+    for name in PRESETS:
+        for method in methods(name):
+            best, tried = preset(name, method), grid(name, method)
+            missed = {key: best[key] for key in tried if best[key] not in tried[key]}
+            assert missed == {}, (name, method)
+
+
+def test_accuracy_over_clients_and_the_deviation_over_rounds_stand_apart(
+    data_dir: str, tmp_path: Path
+) -> None:
+    words = ["--datasets", "mnist", "--degrees", "high", "--methods", "pflego", "--rounds", "3"]
+    invoke("table1", *words, "--data-dir", data_dir, "--out", str(tmp_path))
+    [path] = tmp_path.glob("mnist-high/pflego*.json")
+    kept = json.loads(path.read_text())
+    clients = (tmp_path / "mnist-high" / path.stem / "checkpoint" / "clients.jsonl").read_text().splitlines()
+    figures = next(value for value in json.loads(clients[-1]).values() if isinstance(value, list))
+    assert kept["client_mean"] == pytest.approx(100 * np.mean([f for f in figures if f is not None]))
+    participants = [100 * value for _, value in kept["curves"]["participants"]]
+    assert kept["deviation"] == pytest.approx(np.std(participants))
+    record = cells.Record.read(path)
+    shown = EXPERIMENTS["table1"].table([record], "table")
+    texts = {str(column.header): next(iter(column.cells)) for column in shown.columns}
+    assert "±" not in str(texts["participants, %"])
+    assert texts["s.d. over rounds"] == f"{np.std(participants):.2f}"
 
 
 def test_the_help_knows_the_experiments_without_loading_them() -> None:

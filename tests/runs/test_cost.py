@@ -33,20 +33,22 @@ def test_operations_are_those_counted_by_hand(federation: pflego.Federation, mod
     cost = measure(federation, model, pflego.PFLEGO(steps=tau, client_lr=0.1))
     # the loop, two products a step; then outputs, both gradients, and the outputs once more for the loss
     assert cost.flops == 2 * one_pass + (tau - 1) * 2 * (head + bias) + 4 * head
-    cost = measure(federation, model, pflego.FedAvg(steps=tau))
+    cost = measure(federation, model, pflego.FedAvg(steps=tau, client_lr=0.01))
     assert cost.flops == tau * (2 * one_pass + 3 * head)
 
 
 def test_heads_that_are_modules_are_counted_too(federation: pflego.Federation) -> None:
     backbone = nn.Sequential(nn.Linear(D, M), nn.ReLU())
     model = pflego.Model(backbone, features=M, head=lambda features, outputs: nn.Linear(features, outputs))
-    cost = measure(federation, model, pflego.FedAvg(steps=3))
+    cost = measure(federation, model, pflego.FedAvg(steps=3, client_lr=0.01))
     # a step: two products of the backbone, three of the head (outputs, its gradient and that of the features)
     assert cost.flops == 3 * (2 * 2 * N * D * M + 3 * 2 * N * M * K)
 
 
 def test_memory_is_the_most_that_is_alive(federation: pflego.Federation, model: pflego.Model) -> None:
-    few, many = (measure(federation, model, pflego.FedAvg(steps=tau)).memory for tau in (3, 30))
+    few, many = (
+        measure(federation, model, pflego.FedAvg(steps=tau, client_lr=0.01)).memory for tau in (3, 30)
+    )
     assert few == many  # what is freed is freed
     activations = 4 * 2 * N * M  # before and after ReLU
     assert activations < few < 10 * activations
@@ -60,7 +62,11 @@ def test_memory_is_the_most_that_is_alive(federation: pflego.Federation, model: 
 
 @pytest.mark.parametrize(
     ("algorithm", "forward", "backward"),
-    [(pflego.PFLEGO(steps=9), 1, 1), (pflego.FedAvg(steps=9), 9, 9), (pflego.Ditto(steps=9), 18, 18)],
+    [
+        (pflego.PFLEGO(steps=9), 1, 1),
+        (pflego.FedAvg(steps=9, client_lr=0.01), 9, 9),
+        (pflego.Ditto(steps=9, client_lr=0.01), 18, 18),
+    ],
 )
 def test_passes_and_bytes(
     federation: pflego.Federation,

@@ -128,7 +128,8 @@ def test_a_personal_model_is_the_clients_own() -> None:
 
 def test_local_learns_alone() -> None:
     twin = world()
-    run = pflego.train(twin.federation, twin.model, pflego.Local(steps=3, client_lr=0.2), rounds=2)
+    alone = pflego.Local(steps=3, client_lr=0.2, head_init="zeros")
+    run = pflego.train(twin.federation, twin.model, alone, rounds=2)
     assert run.shared == {}
     assert run.history[0]["bytes_up"] == run.history[0]["bytes_down"] == 0
     assert run.history[0]["forward_passes"] == run.history[0]["backward_passes"] == 3

@@ -203,7 +203,13 @@ def _gradient(
     problems: Problems, position: int, algorithm: Algorithm, shared: Weights, names: Sequence[str]
 ) -> Floats:
     problem = problems[position]
-    state = algorithm.adapt(shared, algorithm.init_state(problem, 0), problem)
+    first = algorithm.init_state(problem, 0)
+    # heads are fitted, and what is shared stays where it is: there the gradients are to be compared
+    state = (
+        {name: w for name, w in algorithm.adapt(shared, first, problem).items() if name in first}
+        if first
+        else {}
+    )
     gradient = problem.gradient(algorithm.personal(shared, state, problem))
     return np.asarray(torch.cat([gradient[name].reshape(-1) for name in names]).double().cpu().numpy())
 

@@ -19,7 +19,7 @@ from pflego.files import make_folder, write_atomically
 from pflego.learning.problem import Streaming
 from pflego.paper import PRESETS, methods, preset, published
 from pflego.runs.cost import Cost, measure
-from pflego.runs.history import HistoryRow
+from pflego.runs.run import Run
 from pflego.runs.summary import LAST, curves_of
 from pflego.settings.experiment import Experiment, load_data
 
@@ -89,6 +89,9 @@ class Record:
     settings: dict[str, object]
     made: dict[str, str]  # versions and machine
     samples: int  # for training, of all clients
+    client_mean: float | None = (
+        None  # everyone's, per cent, each client counting the same; not in older results
+    )
 
     @classmethod
     def read(cls, path: Path) -> Record:
@@ -120,6 +123,11 @@ def check_names(presets: Sequence[str], chosen: Sequence[str]) -> None:
             raise unknown("method", name, known)
 
 
+def longer(settings: Mapping[str, object], name: str) -> bool:
+    """Tell whether a run has more rounds than the paper's table, as those of its figures have on Omniglot."""
+    return int(str(settings["rounds"])) > int(str(preset(name)["rounds"]))
+
+
 def run(cell: Cell, folder: Path, *, means: Mapping[str, object], with_cost: bool, progress: bool) -> Record:
     """Train a cell, or go on with it, or read what it came to before.
 
@@ -137,7 +145,7 @@ def run(cell: Cell, folder: Path, *, means: Mapping[str, object], with_cost: boo
         streaming = arguments(Streaming, experiment.settings.tables["run"])
         cost = measure(experiment.federation, experiment.model, experiment.algorithm, **streaming)
     trained = experiment.train(resume=True, progress=progress)
-    record = _record(cell, settings, trained.history, cost, trained.federation.samples)
+    record = _record(cell, settings, trained, cost)
     make_folder(kept.parent)
     write_atomically(kept, (json.dumps(asdict(record)) + "\n").encode())
     return record
@@ -162,10 +170,10 @@ def _federation(settings: Mapping[str, object], scale: float) -> Federation:
 def _record(
     cell: Cell,
     settings: dict[str, object],
-    history: Sequence[HistoryRow],
+    run: Run,
     cost: Cost | None,
-    samples: int,
 ) -> Record:
+    history, figures = run.history, [f for f in run.evaluations[len(run.history)] if f is not None]
     curves = {
         name: [(t, round(value, 5)) for t, value in curve]
         for name, curve in curves_of(history, "accuracy").items()
@@ -173,6 +181,7 @@ def _record(
     last = [100 * value for _, value in curves["participants"][-LAST:]]
     cells = published().accuracy.get(cell.preset, {})
     comparable = cell.method in cells and not set(cell.changes) - {"rounds", "split"} and cell.scale == 1
+    comparable = comparable and not longer(settings, cell.preset)
     return Record(
         preset=cell.preset,
         method=cell.method,
@@ -195,5 +204,6 @@ def _record(
             "python": platform.python_version(),
             "machine": f"{platform.system()} {platform.machine()}",
         },
-        samples=samples,
+        samples=run.federation.samples,
+        client_mean=100 * fmean(figures) if figures else None,
     )

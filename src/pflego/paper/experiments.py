@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
 from rich.table import Table
 
+from pflego.algorithms.registry import find_method
+from pflego.algorithms.registry import methods as all_methods
 from pflego.paper import PRESETS, methods, published
 from pflego.paper.cells import VARIANTS, Cell, Record
 from pflego.report.plots import Curve, Panel, draw
+from pflego.settings.tables import known
 
 _COMPARED = ["pflego", "fedavg", "fedper"]  # the methods of the paper's curves
 
@@ -42,15 +45,22 @@ class Choice:
         self, presets: Sequence[str], usual: Sequence[str] = (), **grid: Sequence[object]
     ) -> list[Cell]:
         """Make one cell per preset, method, point of the grid and seed."""
-        points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
         return [
             Cell(name, method, seed, {**point, **self.changes}, self.scale)
             for name in presets
             for method in (self.methods or usual or methods(name))
             if method in VARIANTS or method in methods(name)
-            for point in points
+            for point in _points(method, grid)
             for seed in self.seeds
         ]
+
+
+def _points(method: str, grid: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
+    """List the points of a grid, without the settings that only other methods have."""
+    own = known("method", find_method("pflego" if method in VARIANTS else method))
+    others = {name for kind in all_methods().values() for name in known("method", kind)} - own.keys()
+    axes = {name: values for name, values in grid.items() if name not in others}
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 @dataclass(frozen=True)
@@ -73,9 +83,11 @@ class PaperExperiment:
             "rounds",
             "seed",
             "participants, %",
-            "paper",
+            "s.d. over rounds",
+            "paper ± its interval",
             "difference",
             "everyone, %",
+            "mean over clients, %",
             "loss",
         ]
         headings += ["seconds per round"]
@@ -86,13 +98,14 @@ class PaperExperiment:
         seconds = published().seconds
         for r in records:
             row = [r.preset, r.method, *(str(r.changes[name]) for name in self.varied)]
-            row += [str(r.settings["rounds"]), str(r.seed), f"{r.participants:.2f} ± {r.deviation:.2f}"]
+            row += [str(r.settings["rounds"]), str(r.seed), f"{r.participants:.2f}", f"{r.deviation:.2f}"]
             row += (
                 ["–", "–"]
                 if r.published is None
                 else [f"{r.published[0]:.2f} ± {r.published[1]:.2f}", f"{r.difference:+.2f}"]
             )
-            row += [f"{r.everyone:.2f}", f"{r.loss:.4f}", f"{r.seconds_a_round:.2f}"]
+            row += [f"{r.everyone:.2f}", "–" if r.client_mean is None else f"{r.client_mean:.2f}"]
+            row += [f"{r.loss:.4f}", f"{r.seconds_a_round:.2f}"]
             if self.with_cost and r.cost is not None:
                 paper = seconds.get(r.preset, {}).get(r.method)
                 row += [
@@ -126,6 +139,7 @@ class PaperExperiment:
 
 
 _FIGURES = published().figures
+_LONG = _FIGURES["omniglot"]["rounds"]  # of figure 6; table 2 is taken earlier
 _OWN = [name for name in PRESETS if name != "omniglot"]
 
 EXPERIMENTS: dict[str, PaperExperiment] = {
@@ -146,7 +160,10 @@ EXPERIMENTS: dict[str, PaperExperiment] = {
         ),
         PaperExperiment(
             "curves",
-            lambda choice: choice.cells(choice.presets(), _COMPARED),
+            lambda choice: [
+                *choice.cells(choice.presets(_OWN), _COMPARED),
+                *choice.cells(choice.presets(["omniglot"]), rounds=[_LONG]),  # all eight methods
+            ],
             picture="loss participants",
         ),
         PaperExperiment(
@@ -158,6 +175,7 @@ EXPERIMENTS: dict[str, PaperExperiment] = {
                 client_lr=[_FIGURES["fedrecon"]["client_lr"]],
                 server_lr=[_FIGURES["fedrecon"]["server_lr"]],
                 participation=[_FIGURES["fedrecon"]["participation"]],
+                rounds=[_FIGURES["fedrecon"]["rounds"]],
             ),
             varied=("steps",), picture="participants",
         ),
@@ -167,17 +185,27 @@ EXPERIMENTS: dict[str, PaperExperiment] = {
                 choice.presets(["cifar10-high"]) or choice.presets(_OWN),
                 _FIGURES["participation"]["methods"],
                 participation=_FIGURES["participation"]["participation"],
+                client_lr=[_FIGURES["participation"]["client_lr"]],
+                server_lr=[_FIGURES["participation"]["server_lr"]],
             ),
             varied=("participation",), picture="participants",
         ),
         PaperExperiment(
             "rates",
-            lambda choice: choice.cells(
-                choice.presets(["omniglot"]) or choice.presets(_OWN),
-                ["pflego"],
-                client_lr=[0.001, 0.01, 0.1, "auto"],
-                server_lr=_FIGURES["rates"]["server_lr"],
-            ),
+            lambda choice: [
+                cell
+                for presets, rounds in (
+                    (choice.presets(["omniglot"]), {"rounds": [_FIGURES["rates"]["rounds"]]}),
+                    ([] if choice.presets(["omniglot"]) else choice.presets(_OWN), {}),
+                )
+                for cell in choice.cells(
+                    presets,
+                    ["pflego"],
+                    client_lr=[0.001, 0.01, 0.1, "auto"],
+                    server_lr=_FIGURES["rates"]["server_lr"],
+                    **rounds,
+                )
+            ],
             varied=("client_lr", "server_lr"), picture="loss",
         ),
     ]

@@ -13,7 +13,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pflego.data.validation import hold_out
-from pflego.paper import published
+from pflego.paper import PRESETS, methods, published
+from pflego.paper import preset as of
 from pflego.paper.cells import Cell
 from pflego.randomness import numpy_generator
 from pflego.runs.summary import LAST
@@ -38,14 +39,28 @@ class Found:
 
 
 def grid(preset: str, method: str) -> dict[str, Sequence[float]]:
-    """Return the rates the paper tried."""
+    """Return the rates the paper tried; for PFLEGO and mu, of which it names no grid, also those it published as best.
+
+    >>> grid("mnist-high", "ditto")["mu"]
+    [0.25, 0.5, 1.0]
+    """
     tried = published().search
     rates: dict[str, Sequence[float]] = {
         "client_lr": tried["client_lr_omniglot" if preset == "omniglot" else "client_lr"]
     }
+    if method == "pflego":
+        rates["client_lr"] = sorted({*rates["client_lr"], *_best("pflego", "client_lr")})
     if method in ("pflego", "fedrecon"):
         rates["server_lr"] = tried["server_lr"]
+    if mus := _best(method, "mu"):
+        rates["mu"] = mus
     return rates
+
+
+def _best(method: str, name: str) -> list[float]:
+    """List the values of a setting that are the best of a method in one of the paper's experiments."""
+    found = {of(each, method).get(name) for each in PRESETS if method in methods(each)}
+    return sorted(value for value in found if isinstance(value, float))
 
 
 def search(
