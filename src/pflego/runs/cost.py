@@ -93,7 +93,8 @@ def measure(
     >>> import pflego
     >>> fed = pflego.load("digits", clients=20)
     >>> model = pflego.models.build("mlp", (64,))
-    >>> cheap, dear = (measure(fed, model, m(steps=50)) for m in (pflego.PFLEGO, pflego.FedAvg))
+    >>> methods = pflego.PFLEGO(steps=50), pflego.FedAvg(steps=50, client_lr=0.1)
+    >>> cheap, dear = (measure(fed, model, method) for method in methods)
     >>> cheap.forward_passes, dear.forward_passes, dear.flops > 10 * cheap.flops
     (1, 50, True)
     """

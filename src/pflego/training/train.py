@@ -265,6 +265,8 @@ def _check(given: dict[str, object]) -> None:
         raise SettingError(f"callbacks must be a list of pflego.Callback, not {shortened(watchers)}")
     if given["out"] is None and given["states"] == "disk":
         raise SettingError("states='disk' needs a folder: out=..., or --out")
+    if not isinstance(given["resume"], bool):
+        raise SettingError(f"resume must be true or false, not {shortened(given['resume'])}")
     if given["out"] is None and given["resume"]:
         raise SettingError("to resume a run, say where it is: out=..., or --out")
 

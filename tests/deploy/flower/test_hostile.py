@@ -18,6 +18,7 @@ from pflego.codec import digest
 from pflego.deploy.flower.client import app
 from pflego.exchange.round import Round
 from pflego.federation.roster import ClientId
+from pflego.training.loop import NothingLearnedWarning
 from pflego.weights import Weights
 from tests.deploy.flower.test_equality import assert_close
 from tests.support.grid import Answer, Facts, Node, NoReplyError, alter
@@ -299,7 +300,8 @@ def test_every_methods_message_is_known_beforehand(method: str, tmp_path: Path) 
 
 
 def test_an_absolute_limit_of_norms(tmp_path: Path) -> None:
-    run = train(sites(tmp_path), tmp_path / "server", rounds=1, **{"max-norm": 1e-6})
+    with pytest.warns(NothingLearnedWarning):
+        run = train(sites(tmp_path), tmp_path / "server", rounds=1, **{"max-norm": 1e-6})
     assert run.history[0]["rejected"] == len(NAMES)
     assert_close(run.shared, pflego.models.build("mlp", SHAPE, seed=5).weights())
 
