@@ -14,8 +14,8 @@ from pflego.runs.run import Run
 ROUNDS = 100
 METHODS = {
     "together (PFLEGO)": pflego.PFLEGO(steps=50),
-    "alone, as many passes": pflego.Local(steps=1),
-    "alone, 50 times as many": pflego.Local(steps=50),
+    "alone, as many passes": pflego.Local(steps=1, client_lr=0.3),
+    "alone, 50 times as many": pflego.Local(steps=50, client_lr=0.3),
 }
 
 

@@ -100,7 +100,7 @@ def test_what_is_wrong_with_files_is_one_line(tmp_path: Path, words: list[str]) 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.6, 1.5, 3.0])
 def test_ctrl_c_is_one_line_whenever_it_comes(tmp_path: Path, seconds: float) -> None:
-    words = ["advise", "--data", "digits", "--clients", "40"]
+    words = ["advise", "digits", "--clients", "40"]
     with subprocess.Popen(
         [sys.executable, "-m", "pflego", *words],
         cwd=tmp_path,

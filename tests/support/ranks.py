@@ -113,7 +113,7 @@ CASES = {
     "own rule": Case(pflego.FedAvg(steps=3), {"aggregation": Loudest()}),
     "own rule for sums": Case(pflego.FedAvg(steps=3), {"aggregation": Damped()}),
     "clipped": Case(pflego.PFLEGO(steps=3), {"transforms": [pflego.Clip(0.01)]}),
-    "equal weights": Case(pflego.FedAvg(steps=3), {**LOSSY, "weighting": "equal"}),
+    "equal weights": Case(pflego.FedAvg(steps=3, client_lr=0.1), {**LOSSY, "weighting": "equal"}),
     "own participation": Case(pflego.PFLEGO(steps=3), {"participation": Neighbours()}),
     "two exchanges": Case(TwoExchanges(), {"participation": 2}, scalar_federation, scalar_model),
     "answers": Case(Answering(), {"participation": 3}, scalar_federation, scalar_model),
