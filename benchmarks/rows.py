@@ -73,20 +73,27 @@ def more_steps(repeats: int) -> list[Row]:
 def fedavg_against_pflego(repeats: int) -> list[Row]:
     """FedAvg's 50 full passes against a PFLEGO round."""
     fed = federation(clients=20, samples=600, classes=2)
-    fedavg, own = rounds(fed, pflego.FedAvg(steps=50), number=1), rounds(fed, pflego.PFLEGO(steps=50))
+    fedavg, own = (
+        rounds(fed, pflego.FedAvg(steps=50, client_lr=0.007), number=1),
+        rounds(fed, pflego.PFLEGO(steps=50)),
+    )
     return [Row("FedAvg round / PFLEGO round: MLP, K = 2, tau = 50", ratio(fedavg, own, repeats), ">= 30")]
 
 
 def fedavg_with_gram(repeats: int) -> list[Row]:
     """FedAvg's steps in the span of the samples against the same steps taken plainly."""
     fed = federation(clients=20, samples=600, classes=10)
-    gram, plain = (rounds(fed, pflego.FedAvg(steps=50), number=1, speedup=s) for s in ("gram", "none"))
+    gram, plain = (
+        rounds(fed, pflego.FedAvg(steps=50, client_lr=0.007), number=1, speedup=s) for s in ("gram", "none")
+    )
     return [Row('FedAvg, speedup="gram" / plain: MLP, 50 steps', ratio(gram, plain, repeats), "<= 0.6")]
 
 
 def fedavg_elsewhere(repeats: int) -> list[Row]:
     """FedAvg here against FedAvg in other frameworks."""
-    here = rounds(federation(clients=20, samples=600, classes=10), pflego.FedAvg(steps=50), number=1)
+    here = rounds(
+        federation(clients=20, samples=600, classes=10), pflego.FedAvg(steps=50, client_lr=0.007), number=1
+    )
 
     def there(name: str, number: int) -> float:
         """Set it up, if it must be, and measure."""
@@ -107,7 +114,7 @@ def fedavg_elsewhere(repeats: int) -> list[Row]:
 def convolutional_fedavg(repeats: int) -> list[Row]:
     """FedAvg's client work on images against a plain PyTorch loop."""
     fed = federation(CIFAR, clients=2, samples=500, classes=5)
-    here = rounds(fed, pflego.FedAvg(steps=2), shape=CIFAR, number=1)
+    here = rounds(fed, pflego.FedAvg(steps=2, client_lr=0.007), shape=CIFAR, number=1)
     there = plain_loop(fed, shape=CIFAR, steps=2)
     name = "FedAvg here / a plain PyTorch loop: CIFAR-10 net, 500 a client"
     return [Row(name, ratio(here, there, repeats), "<= 0.4")]
