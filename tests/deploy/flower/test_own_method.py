@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -145,3 +146,25 @@ def test_a_method_that_is_not_there_is_refused_by_server_and_site(name: str, why
     for read in (AppConfig.read, Assignment.read):
         with pytest.raises(pflego.SettingError, match=why):
             read({"algorithm": name})
+
+
+def test_the_method_of_the_documentation_plays_its_rounds_at_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "your-own-algorithm.md").read_text()
+    code = page.partition("Path(\"majority.py\").write_text('''\n")[2].partition("''')")[0]
+    assert "class Majority" in code
+    (tmp_path / "majority.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "majority", raising=False)
+    nodes = sites(tmp_path)
+    for node in nodes.values():
+        node.config["allow"] = "majority:Majority"
+    run = train(nodes, tmp_path / "server", algorithm="majority:Majority", rounds=3)
+    local = pflego.train(
+        federation(), pflego.models.build("mlp", SHAPE, seed=5), type(run.algorithm)(steps=run.algorithm.steps),  # type: ignore[attr-defined, call-arg]
+        rounds=3, seed=5, evaluate_every=2, device="cpu",
+    )  # fmt: skip
+    assert_close(run.shared, local.shared)
+    assert [row["silent"] for row in run.history] == [row["silent"] for row in local.history]
+    sys.modules.pop("majority", None)
