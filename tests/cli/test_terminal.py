@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
+from pflego.cli import main
 from pflego.cli.console import Console
 from pflego.cli.rows import as_csv
 from pflego.cli.terminal import one_line, printable
@@ -113,3 +114,21 @@ def test_ctrl_c_is_one_line_whenever_it_comes(tmp_path: Path, seconds: float) ->
         _, errors = process.communicate(timeout=60)
     assert process.returncode in (130, -signal.SIGINT), errors  # a shell shows 130 for both
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["run", "--no-such-option", "3"], ["nothing"], ["predict"], ["run", "--resume=maybe"], ["report"]],
+    ids=lambda words: " ".join(words),
+)
+def test_a_command_line_that_makes_no_sense_is_one_line_and_status_2(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pflego", *words])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capfd.readouterr().err
+    assert stopped.value.code == 2
+    assert said.startswith("pflego: ")
+    assert said.count("\n") == 1
+    assert "--help" in said

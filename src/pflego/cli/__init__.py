@@ -87,7 +87,17 @@ def main() -> None:
     """Run the command line. What the user, or the machine, got wrong is one line and exit status 2."""
     warnings.showwarning = lambda message, *_: _say(str(message))
     try:
-        app()
+        code = app(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "pflego"
+        _say(f"{error.format_message()} See: {command} --help")
+        sys.exit(error.exit_code)
+    except click.Abort:
+        _say("stopped")
+        sys.exit(130)
     except UserError as error:
         if _speaks(error):
             _say(str(error))
@@ -102,6 +112,7 @@ def main() -> None:
     except MemoryError as error:
         _say(f"there is not enough memory: {error or 'take fewer samples, or smaller ones'}")
         sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _say(message: str) -> None:
