@@ -19,6 +19,8 @@ from tests.support.odd import VALUES, fuzzed, tried
 
 X, Y = np.arange(8, dtype=np.float32).reshape(4, 2), np.array([0, 1, 0, 1])
 
+pytestmark = pytest.mark.slow  # hundreds of small calls
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

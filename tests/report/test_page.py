@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ from pflego.report import write_report
 from tests.support.reported import ODD, run
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver")
+pytestmark = [
+    pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver"),
+    pytest.mark.slow,
+]
 
 FLAGS = [
     "--headless",
@@ -294,9 +298,14 @@ def test_runs_are_compared_client_by_client(page: Page, reports: dict[str, Path]
 
 def test_the_numbers_of_the_curves_can_be_read(one: Page) -> None:
     one.one("#rounds summary").click()
-    assert [row.find_elements(By.TAG_NAME, "td")[0].text for row in one.all("#rounds tbody tr")] == [
-        str(number) for number in range(1, 9)
-    ]
+    wanted = [str(number) for number in range(1, 9)]
+    shown: list[str] = []
+    for _ in range(50):  # the table is made when it is opened, a moment after the click
+        shown = [row.find_elements(By.TAG_NAME, "td")[0].text for row in one.all("#rounds tbody tr")]
+        if shown == wanted:
+            break
+        time.sleep(0.1)
+    assert shown == wanted
 
 
 def test_a_regression_shows_predictions(page: Page, reports: dict[str, Path]) -> None:
