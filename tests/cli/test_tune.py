@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from pflego.cli import app, main
+from pflego.cli import app
 from pflego.settings.tables import read_settings
+from tests.support.afterwards import assert_refused
 
 pytest.importorskip("optuna", reason="optuna is not installed: pip install 'pflego[search]'")
 
@@ -81,12 +81,5 @@ def test_what_is_wrong_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["pflego", "tune", *SMALL, *words, "--out", str(tmp_path / "out")])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    said = capfd.readouterr()
-    assert stopped.value.code == 2
-    assert said.err.startswith("pflego: ")
-    assert said.err.count("\n") == 1
-    assert reason in said.err
+    assert_refused(["tune", *SMALL, *words, "--out", tmp_path / "out"], reason, monkeypatch, capfd)
     assert not (tmp_path / "out").exists()
