@@ -116,6 +116,20 @@ def test_ctrl_c_is_one_line_whenever_it_comes(tmp_path: Path, seconds: float) ->
     assert "Traceback" not in errors
 
 
+def test_ctrl_c_is_not_swallowed_by_what_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "deaf.py").write_text(
+        "import os, signal, time\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(5)\n"
+        "except BaseException:\n"  # as code written in C may
+        "    pass\n"
+    )
+    done = _pflego("run", "--model", "deaf:make", "--rounds", "1", cwd=tmp_path)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.strip() == "pflego: stopped"
+
+
 @pytest.mark.parametrize(
     "words",
     [["run", "--no-such-option", "3"], ["nothing"], ["predict"], ["run", "--resume=maybe"], ["report"]],
