@@ -35,6 +35,9 @@ class Site:
     def n(self) -> int:
         return len(self.x)
 
+    def part(self, samples: npt.NDArray[np.int64]) -> Site:
+        return Site(self.x[samples], self.t[samples], self.softmax)
+
 
 @dataclass
 class Net:

@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
 import pflego
+from pflego.randomness import torch_generator
 from pflego.runs.run import Run
 from pflego.weights import Weights
 from tests.support.reference import F64, Adam, Net, Params, Site, World, distance, gradients
 
+Indices = npt.NDArray[np.int64]
 NAMES = {"0.weight": "V", "0.bias": "v", "head": "W"}  # the package's, and those here
 
 
@@ -30,16 +34,31 @@ def steps(
     momentum: float = 0.0,
     anchor: Params | None = None,
     mu: float = 0.0,
+    decay: float = 0.0,
+    slope: Params | None = None,
+    batches: Sequence[Indices] | None = None,
 ) -> Params:
-    """Gradient descent on l_i(w) + mu/2 |w - anchor|^2, in the parameters named."""
+    """Gradient descent on l_i(w) + decay/2 |w|^2 + mu/2 |w - anchor|^2 + <slope, w>, in the parameters named."""
     velocity = {name: np.zeros_like(w[name]) for name in names}
-    for _ in range(count):
-        g = grad(w, site)
+    for k in range(count):
+        g = grad(w, site if batches is None else site.part(batches[k]))
         for name in names:
-            slope = g[name] + (mu * (w[name] - anchor[name]) if anchor else 0)
-            velocity[name] = momentum * velocity[name] + slope
+            total = g[name] + decay * w[name] + (mu * (w[name] - anchor[name]) if anchor else 0)
+            velocity[name] = momentum * velocity[name] + total + (slope[name] if slope else 0)
         w = {name: w[name] - rate * velocity[name] if name in names else w[name] for name in w}
     return w
+
+
+def batches(
+    seed: int, t: int, i: int, site: Site, size: int, count: int, purpose: str = "batches"
+) -> list[Indices]:
+    """The samples of client i's steps in round t: shuffled anew whenever all have been used."""
+    generator = torch_generator(seed, purpose, round_number=t, client=f"c{i}")
+    drawn: list[Indices] = []
+    while len(drawn) < count:
+        order = torch.randperm(site.n, generator=generator).numpy()
+        drawn += [order[start : start + size] for start in range(0, site.n, size)]
+    return drawn[:count]
 
 
 Combine = Callable[[Sequence[Params], Sequence[float]], Params]
@@ -61,6 +80,7 @@ class Simulation:
     own: list[Params]
     counts: Sequence[float] = ()  # how much clients count; none: by their samples
     adams: dict[str, Adam] = field(default_factory=dict)
+    round: int = 0  # the one that is played
 
     def weights(self, members: Sequence[int], scale: float | None) -> dict[int, float]:
         """w_i: shares that sum to one over the members, or with a scale I/r, shares of all clients times it."""
@@ -88,6 +108,7 @@ class Simulation:
         """
         arrived = []
         for t, members in enumerate(chosen, start=1):
+            self.round = t
             weights = self.weights(members, scale)
             work = {i: client(self, i) for i in members}
             there = [i for i in members if arrives(i, t)]

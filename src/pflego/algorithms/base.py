@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
 
 from pflego.declaration import check_fields, declared
 from pflego.errors import SettingError
@@ -25,6 +25,10 @@ from pflego.learning.heads.fit import fit_head
 from pflego.learning.model import Model
 from pflego.learning.problem import Labels, Problem
 from pflego.weights import Weights, plus
+
+# what a client's model is: the shared one; that one, fine-tuned; a shared part and a part of its own; an own model near
+# the shared one, or mixed with it; one made of those of clients like it; or its own alone
+Family: TypeAlias = Literal["one model", "fine-tuned", "split", "mixed", "similar", "alone", "other"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,11 @@ class Algorithm(ABC):
     def name(self) -> str:
         """Its name in settings and on the command line."""
         return type(self).__name__.lower()
+
+    @property
+    def family(self) -> Family:
+        """The kind of personalisation, by which tables of many methods are grouped."""
+        return "other"
 
     @property
     def labels(self) -> Labels:

@@ -10,6 +10,7 @@ v_i, a whole model, is what client i uses. beta is `client_lr`, beta_g `global_l
 
 from __future__ import annotations
 
+from pflego.algorithms.base import Family
 from pflego.algorithms.fedavg import FedAvg
 from pflego.algorithms.registry import method
 from pflego.declaration import AutoRate, Strength
@@ -34,6 +35,11 @@ class Ditto(FedAvg):
     global_lr: AutoRate | None = None
 
     @property
+    def family(self) -> Family:
+        """A model of its own, pulled to the shared one."""
+        return "mixed"
+
+    @property
     def uses_shared_model(self) -> bool:
         """Everybody uses a model of its own."""
         return False
@@ -44,7 +50,7 @@ class Ditto(FedAvg):
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on a copy of the global model, tau on the personal one."""
-        sent = self.descend(problem, shared, rate=self.global_lr)
+        sent = self.descend(problem, shared, rate=self.global_lr, draw="global batches")
         return Update(self.adapt(shared, state, problem), minus(sent, shared))
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
@@ -55,4 +61,4 @@ class Ditto(FedAvg):
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
         """Start v_i at w, where the others' have been pulled to meanwhile, and take tau steps."""
-        return self.descend(problem, shared, steps=steps, anchor=shared, mu=self.mu)
+        return self.descend(problem, shared, duration=steps, anchor=shared, mu=self.mu)

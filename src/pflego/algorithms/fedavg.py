@@ -5,14 +5,16 @@
     sent        w_i - w_t
     server      w_{t+1} = w_t + sum_i N_i (w_i - w_t) / sum_i N_i
 
-w is backbone and head together. tau is `steps`, beta `client_lr`. With `fine_tune` a client takes that many steps on
-the whole model, or on the head alone, before its model is used or judged; none of them is kept.
+w is backbone and head together. tau is `steps`, or as many as `epochs` of mini-batches take; beta is `client_lr`.
+With `fine_tune` a client takes that many steps (or epochs) on the whole model, or on the head alone, before its model
+is used or judged; none of them is kept.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
+from pflego.algorithms.base import Family
 from pflego.algorithms.local_steps import LocalSteps
 from pflego.algorithms.registry import method
 from pflego.declaration import Count
@@ -33,7 +35,7 @@ class FedAvg(LocalSteps):
         What the outputs of a shared head stand for: local or global classes. "global": one output for every class of
         the federation; "local": outputs are numbered anew on every client, as in the paper's tables.
     fine_tune
-        Steps that a client takes before its model is used or judged; nothing of them is kept.
+        Steps, or epochs, that a client takes before its model is used or judged; nothing of them is kept.
     fine_tune_part
         What they move: the whole model, or the head alone, on the features of one forward pass.
     """
@@ -41,6 +43,11 @@ class FedAvg(LocalSteps):
     labels: Literal["local", "global"] = "global"
     fine_tune: Count = 0
     fine_tune_part: Literal["model", "head"] = "model"
+
+    @property
+    def family(self) -> Family:
+        """One model, fine-tuned if asked."""
+        return "fine-tuned" if self.fine_tune else "one model"
 
     @property
     def uses_shared_model(self) -> bool:
@@ -63,10 +70,10 @@ class FedAvg(LocalSteps):
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Return the shared model, or what a client has made of it, fine-tuned if asked."""
-        weights = {**shared, **state}
+        weights, problem = {**shared, **state}, problem.at()
         if self.fine_tune_part == "head":
             return {**weights, **self.head_steps(problem, weights, self.fine_tune)}
-        return self.descend(problem, weights, steps=self.fine_tune)
+        return self.descend(problem, weights, duration=self.fine_tune)
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau steps on a copy of the model, as in a round."""

@@ -41,14 +41,8 @@ class FedBabu(FedAvg):
         theta = self.adapt(shared, state, problem)
         return Update(state, minus(theta, shared), model=self.personal(shared, theta, problem))
 
-    def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """Return the shared model, or what a client has made of it, fine-tuned if asked."""
-        if self.fine_tune_part == "head":
-            return super().personal(shared, state, problem)
-        return self.descend(problem, {**shared, **state}, steps=self.fine_tune, momentum=self.momentum)
-
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau steps on the backbone, as in a round."""
         theta = problem.model.names
-        weights = self.descend(problem, shared, momentum=self.momentum, only=theta)
+        weights = self.descend(problem, shared, only=theta)
         return {name: weights[name] for name in theta}

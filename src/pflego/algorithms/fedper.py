@@ -8,6 +8,7 @@ server      theta_{t+1} = theta_t + sum_i N_i (theta_i - theta_t) / sum_i N_i
 
 from __future__ import annotations
 
+from pflego.algorithms.base import Family
 from pflego.algorithms.local_steps import LocalSteps
 from pflego.algorithms.registry import method
 from pflego.exchange.round import Round, Update
@@ -18,6 +19,11 @@ from pflego.weights import Weights, minus
 @method
 class FedPer(LocalSteps):
     """A shared backbone, averaged, and personal heads, trained jointly."""
+
+    @property
+    def family(self) -> Family:
+        """The backbone is shared, the head is not."""
+        return "split"
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """W_i."""

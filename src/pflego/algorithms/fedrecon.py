@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pflego.algorithms.base import Algorithm
+from pflego.algorithms.base import Algorithm, Family
 from pflego.algorithms.optimizers import OptimizerName, optimizer_step
 from pflego.algorithms.registry import method
 from pflego.declaration import AutoRate, LearningRate, Probability, Whole
@@ -57,6 +57,11 @@ class FedRecon(Algorithm):
     head_init: HeadInit = "zeros"
     reset: bool = False
     query_share: Probability = 0.0
+
+    @property
+    def family(self) -> Family:
+        """The backbone is shared, the head is not."""
+        return "split"
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """W_i."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from pflego.algorithms.fedper import FedPer
 from pflego.algorithms.registry import method
-from pflego.declaration import NotNegative, Whole
+from pflego.declaration import Whole
 from pflego.errors import SettingError
 from pflego.learning.problem import Problem
 from pflego.weights import Weights
@@ -27,23 +27,19 @@ class FedRep(FedPer):
     Parameters
     ----------
     body_steps
-        s, how many of the tau steps train the backbone; those before train the head.
-    momentum
-        Of both phases; 0 is plain gradient descent.
+        s, how many of the tau steps, or of the epochs, train the backbone; those before train the head.
     """
 
     body_steps: Whole = 5
-    momentum: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.body_steps > self.steps:
-            raise SettingError(f"body_steps must be at most steps, {self.steps}, not {self.body_steps}")
+        if self.body_steps > self.duration:
+            unit = "steps" if self.epochs is None else "epochs"
+            raise SettingError(f"body_steps must be at most {unit}, {self.duration}, not {self.body_steps}")
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Train the head on cached features, then the backbone, as in a round."""
         weights = {**shared, **state}
-        weights |= self.head_steps(problem, weights, self.steps - self.body_steps, momentum=self.momentum)
-        return self.descend(
-            problem, weights, steps=self.body_steps, momentum=self.momentum, only=list(shared)
-        )
+        weights |= self.head_steps(problem, weights, self.duration - self.body_steps)
+        return self.descend(problem, weights, duration=self.body_steps, only=list(shared))

@@ -7,6 +7,7 @@ What federating is measured against. tau is `steps`, beta `client_lr`.
 
 from __future__ import annotations
 
+from pflego.algorithms.base import Family
 from pflego.algorithms.local_steps import LocalSteps
 from pflego.algorithms.registry import method
 from pflego.exchange.round import Round, Update
@@ -18,6 +19,11 @@ from pflego.weights import Weights
 @method
 class Local(LocalSteps):
     """Each client alone."""
+
+    @property
+    def family(self) -> Family:
+        """Nothing is shared."""
+        return "alone"
 
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
         """Return nothing: no weights are shared."""
@@ -39,4 +45,4 @@ class Local(LocalSteps):
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
         """Make tau steps, as in anybody's first round."""
-        return self.descend(problem, state, steps=steps)
+        return self.descend(problem, state, duration=steps)

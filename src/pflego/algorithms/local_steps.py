@@ -1,27 +1,38 @@
-"""Full-batch gradient descent on a client's whole model: what PFLEGO's rivals do tau times a round.
+"""Gradient descent on a client's whole model: what PFLEGO's rivals do tau times a round.
 
-    v <- momentum v + grad l_i(w) + mu (w - anchor),    w <- w - beta v
+    v <- momentum v + grad l_B(w) + decay w + mu (w - anchor) + slope,    w <- w - beta v
 
-beta="auto" is 1/(L + mu) for every client and round. L is the larger of two constants: the head's L_i, which holds
-wherever the head goes, and the largest curvature of l_i in all the weights that move, head and backbone together, where
-the steps begin. The second alone would not do: it vanishes where a client's samples are fitted, and there would be no
-end to the rate.
+l_B is the loss on all samples of client i, or on a mini-batch B of them; tau is `steps`, or `epochs` times the number
+of batches, beta `client_lr`. Batches are a function of the seed, the round and the client.
+
+beta="auto" is 1/(L + decay + mu) for every client and round. L is the larger of two constants: the head's L_i, which
+holds wherever the head goes, and the largest curvature of l_i in all the weights that move, head and backbone
+together, where the steps begin. The second alone would not do: it vanishes where a client's samples are fitted, and
+there would be no end to the rate. Mini-batches are less smooth than their mean: L is then the expected smoothness of
+theory.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from math import ceil
+from typing import Annotated, Literal, TypeAlias
+
+import torch
+from torch import Tensor
 
 from pflego.algorithms.base import Algorithm
-from pflego.declaration import AutoRate, Whole
+from pflego.declaration import AutoRate, Limits, NotNegative, Whole
 from pflego.learning.gram import Span
 from pflego.learning.heads import Descent, Head, HeadInit, LinearHead, is_head
-from pflego.learning.problem import Problem
-from pflego.learning.theory import best_rate
+from pflego.learning.problem import FeatureTerm, Problem
+from pflego.learning.theory import best_rate, expected_smoothness
 from pflego.weights import Weights
+
+Tensors: TypeAlias = list[Tensor] | tuple[Tensor, ...]
+Gradient: TypeAlias = Callable[[Weights, Tensor | None], Weights]  # of weights and a batch
 
 _ITERATIONS = 5  # of the power method: each costs a pass both ways
 
@@ -33,18 +44,46 @@ class LocalSteps(Algorithm):
     Parameters
     ----------
     steps
-        tau, full gradient steps per round.
+        tau, gradient steps per round.
+    epochs
+        Passes over a client's samples per round, instead of steps: tau is that times the number of its batches.
+        Whatever else is counted in steps is counted in epochs then.
+    batch_size
+        Samples per step, drawn anew in every epoch; all of a client's if not given.
     client_lr
         beta, the rate of the local steps. "auto": 1/L for every client and round, from the smoothness of head and
         backbone where its steps begin, for five passes each way and a forward one more.
+    lr_decay
+        beta is multiplied by it after every round. Steps outside of rounds, to fine-tune or to adapt, have the first
+        rate.
+    momentum
+        Of the local steps, afresh in every round; 0 is plain gradient descent.
+    weight_decay
+        Adds weight_decay/2 |w|^2 to what the local steps descend.
     head_init
         How heads start: zeros, uniform, centred, layer or orthonormal; or a function, as in PFLEGO. If not given,
         centred where heads are linear: a head that is trained together with the backbone must not be small.
     """
 
     steps: Whole = 50
+    epochs: Whole | None = None
+    batch_size: Whole | None = None
     client_lr: AutoRate = "auto"
+    lr_decay: Annotated[float, Limits(above=0, most=1)] = 1.0
+    momentum: NotNegative = 0.0
+    weight_decay: NotNegative = 0.0
     head_init: HeadInit | None = None
+
+    @property
+    def duration(self) -> int:
+        """How long a client works in a round: epochs, where they are given, or steps."""
+        return self.steps if self.epochs is None else self.epochs
+
+    def steps_of(self, problem: Problem, duration: int) -> int:
+        """Count the steps of a client's work that lasts so many steps, or epochs where those are given."""
+        if self.epochs is None:
+            return duration
+        return duration * ceil(problem.samples / (self.batch_size or problem.samples))
 
     def start_of(self, head: Head) -> HeadInit:
         """Say how a head starts: as given, or as is usual for its kind."""
@@ -61,88 +100,147 @@ class LocalSteps(Algorithm):
         problem: Problem,
         weights: Weights,
         *,
-        steps: int | None = None,
+        duration: int | None = None,
         rate: float | Literal["auto"] | None = None,
-        momentum: float = 0.0,
         only: Sequence[str] | None = None,
         anchor: Weights | None = None,
         mu: float = 0.0,
+        slope: Weights | None = None,
+        on_features: FeatureTerm | None = None,
+        draw: str = "batches",
     ) -> Weights:
-        """Take tau steps, or as many as are said, on l_i(w) + mu/2 |w - anchor|^2.
+        """Take a round's steps, or as many as are said, on l_i(w) + decay/2 |w|^2 + mu/2 |w - anchor|^2 + <slope, w>.
 
-        The weights named in `only` move (all of them, if it is None). A step costs one forward and one backward pass.
+        Parameters
+        ----------
+        duration
+            In steps, or epochs where those are given.
+        rate
+            beta, if it is not `client_lr`.
+        only
+            The weights that move; all of them, if it is None.
+        on_features
+            A loss of the features that is added.
+        draw
+            What the batches are drawn for: the same words give the same batches in a round.
         """
-        steps = self.steps if steps is None else steps
-        rate = self.client_lr if rate is None else rate
+        steps = self.steps_of(problem, self.duration if duration is None else duration)
         if not steps:
             return weights
         moving = list(weights) if only is None else list(only)
-        if rate == "auto":
-            rate = best_rate(_smoothness(problem, weights, moving) + mu)
-        return descend(
-            problem, weights, moving, steps=steps, rate=rate, momentum=momentum, anchor=anchor, mu=mu
+        rate = self.rate_of(problem, weights, moving, mu, rate)
+        whole = self.batch_size is None and not self.weight_decay and slope is None and on_features is None
+        if whole and (span := Span.of(problem, weights, steps=steps, moving=moving, anchor=anchor)):
+            start, goal = span.enter(weights), None if anchor is None else span.enter(anchor)
+            moving = [*moving, *(start.keys() - weights.keys())]
+            rule = Rule(rate, self.momentum, anchor=goal, mu=mu)
+            ended = take_steps(lambda w, _: span.gradient(w), start, moving, [None] * steps, rule)
+            return span.leave(ended)
+        rule = Rule(rate, self.momentum, self.weight_decay, anchor, mu, slope)
+        batches = problem.batches(self.batch_size, steps, draw)
+        return take_steps(
+            lambda w, batch: problem.gradient(w, batch, on_features=on_features),
+            weights,
+            moving,
+            batches,
+            rule,
         )
 
-    def head_steps(self, problem: Problem, weights: Weights, steps: int, *, momentum: float = 0.0) -> Weights:
+    def rate_of(
+        self,
+        problem: Problem,
+        weights: Weights,
+        moving: Sequence[str],
+        mu: float = 0.0,
+        rate: float | Literal["auto"] | None = None,
+    ) -> float:
+        """Give beta of a client's steps that begin at these weights, in this round."""
+        rate = self.client_lr if rate is None else rate
+        if rate == "auto":
+            constant = _smoothness(problem, weights, moving, self.batch_size)
+            rate = best_rate(constant + mu + self.weight_decay)
+        return rate * self.lr_decay ** max(0, problem.round_number - 1)
+
+    def head_steps(self, problem: Problem, weights: Weights, duration: int) -> Weights:
         """Take steps on the head alone, by the features of one forward pass; give the head."""
         head = {name: w for name, w in weights.items() if is_head(name)}
+        steps = self.steps_of(problem, duration)
         if not steps:
             return head
-        features = problem.forward(weights).features
+        features = problem.features(weights)
         rate = self.client_lr
         if rate == "auto":
-            rate = best_rate(problem.head_smoothness(head, features))
-        descent = Descent(rate, "momentum" if momentum else "gd", momentum)
-        return problem.head_steps(head, features, steps, descent)
+            constant = problem.head_smoothness(head, features)
+            ratio = _roughness(problem, features, constant, self.batch_size)
+            rate = best_rate(constant * ratio + self.weight_decay)
+        rate *= self.lr_decay ** max(0, problem.round_number - 1)
+        if self.batch_size is None and not self.weight_decay:
+            descent = Descent(rate, "momentum" if self.momentum else "gd", self.momentum)
+            return problem.head_steps(head, features, steps, descent)
+
+        def gradient(head: Weights, batch: Tensor | None) -> Weights:
+            phi, targets = features, problem.targets
+            if batch is not None:
+                phi, targets = phi[batch], targets[batch]
+            return problem.head.gradient(head, phi, targets, problem.task).head
+
+        batches = problem.batches(self.batch_size, steps, "head batches")
+        return take_steps(gradient, head, list(head), batches, Rule(rate, self.momentum, self.weight_decay))
 
 
-def descend(
-    problem: Problem,
-    weights: Weights,
-    moving: Sequence[str],
-    *,
-    steps: int,
-    rate: float,
-    momentum: float = 0.0,
-    anchor: Weights | None = None,
-    mu: float = 0.0,
+@dataclass(frozen=True)
+class Rule:
+    """What becomes of a gradient: the terms that are added to it, and how far a step goes."""
+
+    rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    anchor: Weights | None = None
+    mu: float = 0.0
+    slope: Weights | None = None
+
+
+def take_steps(
+    gradient: Gradient, weights: Weights, moving: Sequence[str], batches: Iterable[Tensor | None], rule: Rule
 ) -> Weights:
-    """Take gradient steps in the weights that move; the others stay."""
-    if span := Span.of(problem, weights, steps=steps, moving=moving, anchor=anchor):
-        start, goal = span.enter(weights), None if anchor is None else span.enter(anchor)
-        moving = [*moving, *(start.keys() - weights.keys())]
-        return span.leave(_descend(span, start, steps, rate, momentum, moving, goal, mu))
-    return _descend(problem, weights, steps, rate, momentum, moving, anchor, mu)
+    """Take a step for each batch in the weights that move; the others stay."""
+    weights = {**weights, **{name: weights[name].clone() for name in moving}}
+    places = [weights[name] for name in moving]
+    anchors = [rule.anchor[name] for name in moving] if rule.anchor is not None and rule.mu else None
+    slopes = [rule.slope[name] for name in moving] if rule.slope is not None else None
+    velocity: Tensors = []
+    for batch in batches:
+        found = gradient(weights, batch)
+        move: Tensors = [found[name] for name in moving]
+        if rule.weight_decay:
+            move = torch._foreach_add(move, places, alpha=rule.weight_decay)
+        if anchors is not None:
+            move = torch._foreach_add(move, torch._foreach_sub(places, anchors), alpha=rule.mu)
+        if slopes is not None:
+            move = torch._foreach_add(move, slopes)
+        if rule.momentum:
+            move = torch._foreach_add(move, velocity, alpha=rule.momentum) if velocity else move
+            velocity = move
+        torch._foreach_add_(places, move, alpha=-rule.rate)
+    return weights
 
 
-def _smoothness(problem: Problem, weights: Weights, moving: Sequence[str]) -> float:
+def _smoothness(problem: Problem, weights: Weights, moving: Sequence[str], batch_size: int | None) -> float:
     """L of the loss in the weights that move: the head's, or the curvature of all of them here if that is more."""
-    constant = problem.head_smoothness(weights, problem.forward(weights).features)
+    features = problem.features(weights)
+    constant = problem.head_smoothness(weights, features)
+    ratio = _roughness(problem, features, constant, batch_size)
     # in one order, however the weights were kept: the power method starts at random
     start = {name: weights[name] for name in sorted(moving)}
     with suppress(RuntimeError):  # a backbone that cannot be differentiated twice trains all the same
         here = problem.smoothness(start, lambda moved: {**weights, **moved}, _ITERATIONS)
         constant = max(constant, here)
-    return constant
+    return constant * ratio
 
 
-def _descend(
-    problem: Problem | Span,
-    weights: Weights,
-    steps: int,
-    rate: float,
-    momentum: float,
-    moving: Sequence[str],
-    anchor: Weights | None,
-    mu: float,
-) -> Weights:
-    velocity: Weights = {}
-    for _ in range(steps):
-        gradient = problem.gradient(weights)
-        for name in moving:
-            slope = gradient[name]
-            if anchor is not None and mu:
-                slope = slope + mu * (weights[name] - anchor[name])
-            velocity[name] = slope + momentum * velocity[name] if momentum and name in velocity else slope
-        weights = {n: w.sub(velocity[n], alpha=rate) if n in velocity else w for n, w in weights.items()}
-    return weights
+def _roughness(problem: Problem, features: Tensor, constant: float, batch_size: int | None) -> float:
+    """Say how much less smooth a mini-batch's loss is than that of all samples, as a linear head sees it."""
+    if batch_size is None or batch_size >= problem.samples or not constant:
+        return 1.0
+    largest = problem.task.curvature * float(features.double().square().sum(dim=1).max() + 1)
+    return max(1.0, expected_smoothness(constant, largest, problem.samples, batch_size) / constant)

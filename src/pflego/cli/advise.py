@@ -208,7 +208,7 @@ def _costs(advice: Advice) -> Table:
         cost = standing.cost
         table.add_row(
             standing.words,
-            f"{cost.forward_passes} + {cost.backward_passes}",
+            f"{cost.forward_passes:.4g} + {cost.backward_passes:.4g}",
             amount(cost.flops, "FLOP"),
             amount(cost.memory, "B"),
             amount(cost.bytes_down + cost.bytes_up, "B"),

@@ -118,7 +118,7 @@ def summary(run: Run) -> Table:
     table.add_row(f"{metric}, worst tenth of clients", percent(came_to.worst_tenth, metric))
     table.add_row(
         "backbone passes per round and client",
-        f"{came_to.forward_passes} forward, {came_to.backward_passes} backward",
+        f"{came_to.forward_passes:.4g} forward, {came_to.backward_passes:.4g} backward",
     )
     table.add_row(
         "sent in all", f"{came_to.bytes_up / 1e6:.1f} MB up, {came_to.bytes_down / 1e6:.1f} MB down"

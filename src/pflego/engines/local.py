@@ -131,7 +131,7 @@ class LocalEngine:
         """Let clients work together, or one by one where that comes to nothing."""
         start = time.perf_counter()
         if len(turns) > 1:
-            problems = [self.problems[turn.position] for turn in turns]
+            problems = [self._problem(turn) for turn in turns]
             states = [to(self.states[problem.client.id], problem.device) for problem in problems]
             updates, summed = self.algorithm.group_update(
                 [turn.now for turn in turns], shared, states, problems, [turn.weight for turn in turns]
@@ -148,7 +148,7 @@ class LocalEngine:
         return _Done([outcome for outcome, _ in alone], None, (threading.get_ident(), seconds))
 
     def _alone(self, turn: Turn, shared: Weights) -> tuple[Outcome, float]:
-        problem = self.problems[turn.position]
+        problem = self._problem(turn)
         state = to(self.states[problem.client.id], problem.device)
         received = {**shared, **turn.answer}
         start = time.perf_counter()
@@ -156,6 +156,9 @@ class LocalEngine:
         sent = self._transformed(update.contribution, turn)
         seconds = time.perf_counter() - start
         return self._outcome(received, turn, problem, update, sent, sent=sent), seconds
+
+    def _problem(self, turn: Turn) -> Problem:
+        return self.problems[turn.position].at(turn.now.seed, turn.now.number)
 
     def _transformed(self, contribution: Weights, turn: Turn) -> Weights:
         """Apply the transforms to differences and gradients; what the server takes the largest of is neither."""

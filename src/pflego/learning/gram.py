@@ -126,8 +126,8 @@ class Span:
     def gradient(self, coordinates: Weights) -> Weights:
         """Compute the joint gradient, G in the place of the first layer's: one forward and one backward pass."""
         problem, opening = self._problem, self._opening
-        problem.forward_passes += 1
-        problem.backward_passes += 1
+        problem.passed.forward += problem.samples
+        problem.passed.backward += problem.samples
         z = torch.addmm(self._z, self._gram, coordinates[opening.weight])
         if self._z_pull is not None:
             z += coordinates[_PULL] * self._z_pull

@@ -1,15 +1,18 @@
 """What one client can compute: losses and gradients on its own data, through the model and the task.
 
-An algorithm sees a client's data only through this. Passes over the backbone are counted here, where they
-are made.
+An algorithm sees a client's data only through this: all samples, or some of them. What goes through the backbone is
+counted here, where it does.
 """
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
+from itertools import chain, islice, repeat
 from math import isfinite, nan
 from typing import Literal, TypeAlias
 
@@ -30,6 +33,9 @@ from pflego.weights import Weights, is_finite, weighted_sum
 Memory: TypeAlias = Literal["keep", "recompute"]
 Speedup: TypeAlias = Literal["none", "gram"]
 Labels: TypeAlias = Literal["own", "local", "global"]
+FeatureTerm: TypeAlias = Callable[
+    [Tensor, Tensor], Tensor
+]  # of features, (n, M), and whose they are: positions
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,14 @@ class Streaming:
         check_fields(self)
 
 
+@dataclass
+class Passed:
+    """How many samples have gone through the backbone, either way."""
+
+    forward: int = 0
+    backward: int = 0
+
+
 class Problem:
     """A client's loss l_i(W, theta), eq. (clientloss), and its gradients."""
 
@@ -90,17 +104,71 @@ class Problem:
         self.task = task
         self.device = device
         self.streaming = streaming
-        self.samples = len(client.x_train)  # N_i
+        self.x = client.x_train
+        self.samples = len(self.x)  # N_i
         self.slice = streaming.slice_size or model.slice  # samples that go through the backbone at a time
         # what its first outputs stand for, none in regression, and how many outputs there are
         self.classes = space.everybodys if space.labels == "global" else client.classes
         own = len(self.classes) or client.y_train[:1].numel()
         self.outputs = max(own, space.most_classes or 0) if space.labels == "local" else own
         self.head = model.head(self.outputs)
-        self.forward_passes = 0
-        self.backward_passes = 0
+        self.passed = Passed()
+        self.seed = self.round_number = 0  # decide what is drawn at random; 0, 0: outside of any round
         self._space = space
         self._prepared: list[Tensor] = []
+
+    @property
+    def forward_passes(self) -> float:
+        """How often its samples have gone forward through the backbone, on average: a whole number, or a fraction."""
+        return _ratio(self.passed.forward, len(self.client.x_train))
+
+    @property
+    def backward_passes(self) -> float:
+        """How often there was a way back."""
+        return _ratio(self.passed.backward, len(self.client.x_train))
+
+    def at(self, seed: int = 0, round_number: int = 0) -> Problem:
+        """Give the same problem in a round, which decides what is drawn at random; or outside of any."""
+        here = copy.copy(self)
+        here.seed, here.round_number = seed, round_number
+        return here
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Give the generator of this client's draws in this round."""
+        return torch_generator(self.seed, purpose, round_number=self.round_number, client=self.client.id)
+
+    def batches(self, size: int | None, steps: int, purpose: str = "batches") -> Iterator[Tensor | None]:
+        """Draw which samples each of some steps looks at: all once, in a random order, before any comes again.
+
+        The last of an epoch may be fewer than `size`. None: all samples at once.
+        """
+        if size is None or size >= self.samples:
+            return repeat(None, steps)
+        generator = self.generator(purpose)
+        epochs = (torch.split(torch.randperm(self.samples, generator=generator), size) for _ in repeat(None))
+        return islice(chain.from_iterable(epochs), steps)
+
+    def part(self, batch: Tensor) -> Problem:
+        """Give the same problem on some of the samples: its loss and gradients are theirs."""
+        some = copy.copy(self)
+        some.x, some.targets, some.samples, some._prepared = (
+            self.x[batch],
+            self.targets[batch],
+            len(batch),
+            [],
+        )
+        return some
+
+    def some(self, most: int | None, purpose: str) -> Problem:
+        """Give the same problem on so many samples, drawn at random in every round; where there are more."""
+        if most is None or most >= self.samples:
+            return self
+        return self.part(torch.randperm(self.samples, generator=self.generator(purpose))[:most].sort().values)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has all of the client's samples."""
+        return self.samples == len(self.client.x_train)
 
     @cached_property
     def rows(self) -> Tensor:
@@ -126,10 +194,18 @@ class Problem:
     def inputs(self) -> Iterable[Tensor]:
         """Prepare the samples for the backbone, in slices: kept for the next pass, unless memory is short."""
         if self.streaming.memory == "recompute":
-            return self._in_slices(self.client.x_train)
+            return self._in_slices(self.x)
         if not self._prepared:
-            self._prepared = list(self._in_slices(self.client.x_train))
+            self._prepared = list(self._in_slices(self.x))
         return self._prepared
+
+    @torch.no_grad()
+    def features(self, weights: Weights, batch: Tensor | None = None) -> Tensor:
+        """Pass samples through the backbone, with no way back: all of them, or some; (samples, M)."""
+        inputs = self.inputs() if batch is None else self._in_slices(self.x[batch])
+        features = [self.model.phi(weights, part) for part in inputs]
+        self.passed.forward += self.samples if batch is None else len(batch)
+        return features[0] if len(features) == 1 else torch.cat(features)
 
     def head_loss(self, weights: Weights, features: Tensor) -> float:
         """Compute the loss at a head, from features."""
@@ -170,10 +246,10 @@ class Problem:
         `weights_at` gives backbone and head at a point. One pass each way per iteration.
         """
 
-        def loss_of(x: Tensor, targets: Tensor, *, first: bool) -> theory.Part:
+        def loss_of(x: Tensor, targets: Tensor) -> theory.Part:
             def loss(point: Weights) -> Tensor:
-                self.forward_passes += first
-                self.backward_passes += first
+                self.passed.forward += len(x)
+                self.passed.backward += len(x)
                 weights = weights_at(point)
                 z = self.head.outputs(weights, self.model.phi(weights, self.model.prepare(x, self.device)))
                 return len(x) / self.samples * self.task.loss(z, targets)
@@ -181,28 +257,47 @@ class Problem:
             return loss
 
         size = self.slice or self.samples
-        slices = zip(torch.split(self.client.x_train, size), torch.split(self.targets, size), strict=True)
-        parts = [loss_of(x, t, first=place == 0) for place, (x, t) in enumerate(slices)]
+        slices = zip(torch.split(self.x, size), torch.split(self.targets, size), strict=True)
+        parts = [loss_of(x, targets) for x, targets in slices]
         return theory.smoothness([*parts, *([penalty] if penalty else [])], point, iterations, tolerance)
 
-    def gradient(self, weights: Weights) -> Weights:
-        """Compute the joint gradient of backbone and head: one forward and one backward pass.
+    def gradient(
+        self, weights: Weights, batch: Tensor | None = None, *, on_features: FeatureTerm | None = None
+    ) -> Weights:
+        """Compute the joint gradient of backbone and head, over all samples or a batch: one pass each way.
 
-        A slice of the samples goes both ways before the next, so that only its activations are in memory.
+        A slice of the samples goes both ways before the next, so that only its activations are in memory. A loss of
+        the features, a mean over the samples it is given, is added if there is one.
         """
-        self.forward_passes += 1
-        self.backward_passes += 1
-        parts = zip(self.inputs(), torch.split(self.targets, self.slice or self.samples), strict=True)
+        samples = self.samples if batch is None else len(batch)
+        size = self.slice or samples
+        inputs = self.inputs() if batch is None else self._in_slices(self.x[batch])
+        targets = torch.split(self.targets if batch is None else self.targets[batch], size)
+        places = torch.split(torch.arange(samples) if batch is None else batch, size)
+        self.passed.forward += samples
+        self.passed.backward += samples
         gradients = (
-            (len(targets) / self.samples, self._part_gradient(weights, inputs, targets))
-            for inputs, targets in parts
+            (len(t) / samples, self._part_gradient(weights, x, t, at, on_features))
+            for x, t, at in zip(inputs, targets, places, strict=True)
         )
-        return weighted_sum(gradients) if self.slice and self.slice < self.samples else next(gradients)[1]
+        return weighted_sum(gradients) if size < samples else next(gradients)[1]
 
-    def _part_gradient(self, weights: Weights, inputs: Tensor, targets: Tensor) -> Weights:
+    def _part_gradient(
+        self,
+        weights: Weights,
+        inputs: Tensor,
+        targets: Tensor,
+        places: Tensor,
+        on_features: FeatureTerm | None,
+    ) -> Weights:
         forward = ForwardPass([self], weights, part=inputs)
         at_head = self.head.gradient(weights, forward.features, targets, self.task)
-        return {**forward.backward(at_head.features), **at_head.head}
+        slopes = at_head.features
+        if on_features is not None:
+            with torch.enable_grad():
+                features = forward.features.requires_grad_()
+                slopes = slopes + torch.autograd.grad(on_features(features, places), features)[0]
+        return {**forward.backward(slopes), **at_head.head}
 
     @torch.no_grad()
     def loss(self, weights: Weights) -> float:
@@ -324,16 +419,18 @@ class ForwardPass:
         outputs = self._outputs if self._keep else (model.phi(self._theta, x) for x in self._slices())
         total: list[Tensor] = []
         done = 0
-        for output in outputs:
+        for place, output in enumerate(outputs):
             slope = slopes[done : done + len(output)].to(output.dtype)
             done += len(output)
             gradients = torch.autograd.grad(
                 output, parameters, slope, retain_graph=keep, materialize_grads=True
             )
-            if total:
-                torch._foreach_add_(total, gradients)
-            else:
+            if place == 0:
                 total = [gradient.contiguous() for gradient in gradients]
+            elif place == 1:  # not in place: autograd may have given one tensor to two parameters
+                total = list(torch._foreach_add(total, gradients))
+            else:
+                torch._foreach_add_(total, gradients)
         return dict(zip(self._theta, total, strict=True))
 
     def _slices(self) -> Iterator[Tensor]:
@@ -341,9 +438,14 @@ class ForwardPass:
             return iter([self._part])
         if len(self._problems) == 1:
             return iter(self._problems[0].inputs())
-        return self._problems[0]._in_slices(torch.cat([problem.client.x_train for problem in self._problems]))
+        return self._problems[0]._in_slices(torch.cat([problem.x for problem in self._problems]))
 
     def _count(self, *, forward: int = 0, backward: int = 0) -> None:
         for problem in self._problems if self._part is None else []:
-            problem.forward_passes += forward
-            problem.backward_passes += backward
+            problem.passed.forward += forward * problem.samples
+            problem.passed.backward += backward * problem.samples
+
+
+def _ratio(part: int, whole: int) -> float:
+    ratio = Fraction(part, whole)
+    return ratio.numerator if ratio.denominator == 1 else float(ratio)

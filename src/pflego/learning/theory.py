@@ -78,6 +78,20 @@ def head_smoothness(features: Tensor, task: Task, iterations: int = ITERATIONS) 
     return task.curvature * float(size)
 
 
+def expected_smoothness(mean: float, largest: float, samples: int, batch: int) -> float:
+    """L of steps along the gradients of mini-batches, drawn without replacement.
+
+    `mean` is the constant of the mean over all samples, `largest` that of the roughest of them. Between a full batch
+    and single samples it goes from one to the other: n (b - 1) / (b (n - 1)) mean + (n - b) / (b (n - 1)) largest
+    (Gower et al., 2019).
+
+    >>> [expected_smoothness(1.0, 9.0, 5, batch) for batch in (5, 1)]
+    [1.0, 9.0]
+    """
+    n, b = samples, batch
+    return n * (b - 1) / (b * (n - 1)) * mean + (n - b) / (b * (n - 1)) * largest
+
+
 @cache
 def first_vector(width: int) -> Tensor:
     """Draw the vector the power method starts from: at random, but always the same."""

@@ -173,7 +173,7 @@ def _seconds(records: Sequence[Record]) -> list[str]:
         paper = published().seconds.get(r.preset, {}).get(r.method)
         lines.append(
             f"| {r.method} | {r.seconds_a_round:.2f} | {_rounds(r)} | {'–' if paper is None else paper} "
-            f"| {cost.forward_passes} + {cost.backward_passes} | {cost.flops / 1e9:.1f} "
+            f"| {cost.forward_passes:.4g} + {cost.backward_passes:.4g} | {cost.flops / 1e9:.1f} "
             f"| {cost.memory / 1e6:.0f} | {cost.joules():.1f} |"
         )
     first = records[0]

@@ -61,8 +61,8 @@ class Cost:
 
     samples: int  # of its training data
     flops: int
-    forward_passes: int
-    backward_passes: int
+    forward_passes: float  # over its own samples
+    backward_passes: float
     memory: int  # bytes
     bytes_down: int
     bytes_up: int
@@ -174,8 +174,8 @@ class _AtWork:
     def scores(self, shared: Weights, *, adapt: bool = False) -> list[Score]:
         return self.local.scores(shared, adapt=adapt)
 
-    def passes(self, way: str) -> int:
-        return sum(int(outcome.metrics[f"{way}_passes"].total) for outcome in self.outcomes)
+    def passes(self, way: str) -> float:
+        return sum(outcome.metrics[f"{way}_passes"].total for outcome in self.outcomes)
 
 
 def _finish(device: torch.device) -> None:

@@ -6,9 +6,10 @@
     server          theta <- theta - rho I/r sum_i alpha_i g_i                       eq. (serverupdate)
 
 theta does not move inside a round, so the features of one forward pass serve all tau steps, and one backward pass gives
-g_i. tau is `steps`, beta `client_lr`, rho `server_lr`. The last two lines together are one SGD step on the federation's
-loss, eq. (fullloss), when the head's step carries alpha_i too, as in the paper's proof: head_step="exact". As the
-paper's text has it, without alpha_i, it is head_step="paper".
+g_i: all of a client's samples cost what one pass costs, and give the exact gradient of its loss, which mini-batches
+would not. tau is `steps`, beta `client_lr`, rho `server_lr`. The last two lines together are one SGD step on the
+federation's loss, eq. (fullloss), when the head's step carries alpha_i too, as in the paper's proof:
+head_step="exact". As the paper's text has it, without alpha_i, it is head_step="paper".
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Annotated, Literal
 
 import torch
 
-from pflego.algorithms.base import Algorithm
+from pflego.algorithms.base import Algorithm, Family
 from pflego.algorithms.optimizers import OptimizerName, optimizer_step
 from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
 from pflego.algorithms.pflego.rates import Rates, moving, resolve_defaults
@@ -29,6 +30,7 @@ from pflego.algorithms.pflego.solved import SolvedHeads
 from pflego.algorithms.pflego.stepped import SteppedHeads
 from pflego.algorithms.registry import method
 from pflego.declaration import AutoRate, Limits, Positive, Strength, Whole
+from pflego.errors import SettingError
 from pflego.exchange.metrics import total
 from pflego.exchange.round import Round, Update
 from pflego.learning.heads import HeadInit
@@ -77,6 +79,9 @@ class PFLEGO(Algorithm):
     passes
         k, passes over a client's data per round. With more than one, head steps and a joint step taken at home follow
         each other k times, and the sum of these steps is sent; see several_passes.py.
+    sample
+        How many of a client's samples a round looks at, where it has more. Drawn twice, independently: those that the
+        head's tau - 1 steps see, and those of the joint gradient, which is unbiased. If not given, all: exact.
     local_lr
         Of more than one pass, the rate of the joint step taken at home. "auto": 1/L_i, measured at the first pass.
     """
@@ -95,11 +100,22 @@ class PFLEGO(Algorithm):
     head_decay: Strength = None  # type: ignore[assignment]  # resolve_defaults
     passes: Whole = 1
     local_lr: Annotated[float | Literal["auto"], Limits(above=0)] = "auto"
+    sample: Whole | None = None
 
     def __post_init__(self) -> None:
         resolve_defaults(self)
         super().__post_init__()
         self.rates.check(self.server_optimizer, passes=self.passes)
+        if self.sample and (self.passes > 1 or self.head_optimizer == "solve"):
+            raise SettingError(
+                "sample= is for one pass per round and heads that take steps: leave out passes= and "
+                'head_optimizer="solve", or sample='
+            )
+
+    @property
+    def family(self) -> Family:
+        """The backbone is shared, the head is not, or not all of it."""
+        return "split"
 
     @property
     def rates(self) -> Rates:
@@ -153,11 +169,13 @@ class PFLEGO(Algorithm):
         if self.passes > 1:
             return passes_in_turn(self, turns, shared, states, problems, weights)
         heads, rates = self.heads, self.rates
+        alone = [problem.some(self.sample, "samples of the head") for problem in problems]
+        problems = [problem.some(self.sample, "samples of the joint step") for problem in problems]
         forward = ForwardPass(problems, shared)
         features = torch.split(forward.features, [problem.samples for problem in problems])  # (N_i, M) each
         work = [
-            heads.fit(shared, state, problem, phi)
-            for problem, state, phi in zip(problems, states, features, strict=True)
+            heads.fit(shared, state, own, phi if own is problem else own.features(shared))
+            for own, problem, state, phi in zip(alone, problems, states, features, strict=True)
         ]
         joint = [
             problem.head_gradient(w.head, phi)
@@ -175,7 +193,7 @@ class PFLEGO(Algorithm):
             updates.append(
                 Update(
                     heads.kept(shared, head, problem),
-                    loss=problem.head_loss(head, phi),
+                    loss=problem.head_loss(head, phi) if problem.whole else None,
                     model=None if heads.moves_own else {**shared, **head},
                     metrics={"fallbacks": total(w.fallbacks), **metrics},
                 )
