@@ -33,6 +33,13 @@ def compare(
             "training data), given (as it is), or paper (their settings in the paper's experiment with these data)."
         ),
     ] = "search",
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="An experiment that others report, such as pfllib-fashion-2: its settings, unless others are given, "
+            "and its figures beside ours."
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds, from --seed on, for mean and spread.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for the results, a folder per method.")] = Path(
         "runs/compare"
@@ -56,6 +63,7 @@ def compare(
     from pflego.cli.console import Console
     from pflego.comparison.compare import compare as train_all
     from pflego.comparison.compare import draw_curves
+    from pflego.comparison.protocols import find_protocol
     from pflego.comparison.rates import Rates
     from pflego.comparison.tables import as_csv, as_latex, as_markdown, sheets
     from pflego.comparison.variants import choose
@@ -68,8 +76,9 @@ def compare(
     check_positive("seeds", seeds, whole=True)
     if rates not in get_args(Rates):
         raise unknown("rates", rates, get_args(Rates))
+    theirs = None if protocol is None else find_protocol(protocol)
     base = {} if settings is None else read_settings(settings)
-    given = {**base, **given}
+    given = {**(theirs.settings if theirs else {}), **base, **given}
     first = int(str(given.get("seed", 0)))
     names = choose(algorithms)
     try:
@@ -85,7 +94,7 @@ def compare(
         typer.echo("\nstopped; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
     console = Console()
-    made = sheets(entries)
+    made = sheets(entries, theirs)
     for sheet in made:
         console.print(_shown(sheet))
     written = {"md": as_markdown(made), "tex": as_latex(made), "csv": as_csv(entries)}

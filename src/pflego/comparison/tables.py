@@ -18,6 +18,7 @@ from scipy import stats
 
 from pflego.algorithms.base import Family
 from pflego.comparison.compare import Entry
+from pflego.comparison.protocols import Protocol
 from pflego.runs.cost import Energy
 from pflego.runs.summary import EXPLAINED
 
@@ -47,8 +48,8 @@ class Sheet:
     notes: Sequence[str] = field(default_factory=list)
 
 
-def sheets(entries: Sequence[Entry]) -> list[Sheet]:
-    """Make the tables of a comparison."""
+def sheets(entries: Sequence[Entry], protocol: Protocol | None = None) -> list[Sheet]:
+    """Make the tables of a comparison, with the figures of those who made its protocol, if it has one."""
     metric = entries[0].summary.metric
     scale, unit = (100, ", %") if metric == "accuracy" else (1, "")
     figures = [name for name in _FIGURES if any(getattr(e.summary, name) is not None for e in entries)]
@@ -64,6 +65,7 @@ def sheets(entries: Sequence[Entry]) -> list[Sheet]:
         name: [
             *(_mean([getattr(e.summary, key) for e in own], scale) for key in figures),
             *([behind[name].cell(scale) if name != best else "–"] if behind else []),
+            *([_published(protocol, name)] if protocol else []),
             _mean([e.summary.loss for e in own], digits=4),
         ]
         for name, own in ranked.items()
@@ -92,9 +94,11 @@ def sheets(entries: Sequence[Entry]) -> list[Sheet]:
         )
     else:
         notes.append("One seed: differences may be chance. --seeds 5 tells.")
+    notes += protocol.notes if protocol else []
     headings = [
         *(name.replace("_", " ") for name in figures),
         *(["behind"] if behind else []),
+        *(["published"] if protocol else []),
         "loss",
     ]
 
@@ -198,6 +202,11 @@ def _grouped(
     for name, cells in rows.items():
         groups.setdefault(KINDS[families[name]] if grouped else "", []).append([names[name], *cells])
     return groups
+
+
+def _published(protocol: Protocol, name: str) -> str:
+    figure = protocol.published.get(name)
+    return "–" if figure is None else f"{figure:.2f}"
 
 
 def _mean(values: Sequence[float | None], scale: float = 1, digits: int = 2) -> str:

@@ -13,6 +13,7 @@ from pflego.declaration import load_object
 from pflego.errors import ModelError, unknown
 from pflego.learning.model import Model
 from pflego.models.cifar_cnn import cifar_cnn
+from pflego.models.image_cnn import FEATURES, image_cnn
 from pflego.models.mlp import mlp
 from pflego.models.omniglot_conv4 import omniglot_conv4
 from pflego.randomness import entropy
@@ -20,6 +21,7 @@ from pflego.randomness import entropy
 # From the shape of a sample to a backbone and the number of its features.
 BACKBONES: dict[str, Callable[[Sequence[int]], tuple[nn.Module, int]]] = {
     "mlp": lambda shape: (mlp(prod(shape)), 200),
+    "cnn": lambda shape: (image_cnn(shape), FEATURES),
     "cifar-cnn": lambda shape: (cifar_cnn(), 192),
     "omniglot-conv4": lambda shape: (omniglot_conv4(), 64),
 }
@@ -95,4 +97,4 @@ def _attempt(what: str, action: Callable[[], object]) -> object:
         raise ModelError(f"{what}: {reason}") from error
 
 
-__all__ = ["BACKBONES", "build", "cifar_cnn", "mlp", "omniglot_conv4", "usual"]
+__all__ = ["BACKBONES", "build", "cifar_cnn", "image_cnn", "mlp", "omniglot_conv4", "usual"]
