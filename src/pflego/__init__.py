@@ -42,8 +42,12 @@ if TYPE_CHECKING:
     from pflego.errors import UserError as UserError
     from pflego.exchange import metrics as metrics
     from pflego.exchange.aggregation import Mean as Mean
-    from pflego.exchange.aggregation import Median as Median
     from pflego.exchange.metrics import Metric as Metric
+    from pflego.exchange.robust import GeometricMedian as GeometricMedian
+    from pflego.exchange.robust import Krum as Krum
+    from pflego.exchange.robust import Median as Median
+    from pflego.exchange.robust import NormBound as NormBound
+    from pflego.exchange.robust import TrimmedMean as TrimmedMean
     from pflego.exchange.round import Round as Round
     from pflego.exchange.round import Update as Update
     from pflego.exchange.transforms import Clip as Clip
@@ -79,8 +83,9 @@ _HOMES = {
         "UntrustedError",
         "UserError",
     ],
-    "pflego.exchange.aggregation": ["Mean", "Median"],
+    "pflego.exchange.aggregation": ["Mean"],
     "pflego.exchange.metrics": ["Metric"],
+    "pflego.exchange.robust": ["GeometricMedian", "Krum", "Median", "NormBound", "TrimmedMean"],
     "pflego.exchange.round": ["Round", "Update"],
     "pflego.exchange.transforms": ["Clip"],
     "pflego.federation.network": ["Speed"],
