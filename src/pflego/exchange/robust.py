@@ -41,6 +41,8 @@ class _Robust:
     def combine(self, contributions: Sequence[Weights], weights: Sequence[float]) -> Weights:
         """Combine contributions, which have the same names."""
         names = list(contributions[0])
+        if not names:  # a method that sends nothing
+            return {}
         rows = torch.stack(  # (clients, numbers)
             [torch.cat([c[name].double().flatten() for name in names]) for c in contributions]
         )
