@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -94,12 +95,11 @@ def tables(entries: Sequence[Entry]) -> list[Table]:
     from rich.table import Table
 
     from pflego.runs.cost import Energy
-    from pflego.runs.summary import EXPLAINED
+    from pflego.runs.summary import EXPLAINED, ranked_by
 
     metric = entries[0].summary.metric
     scale, unit = (100, ", %") if metric == "accuracy" else (1, "")
     methods = _by_method(entries)
-    adapted = any(entry.summary.everyone_adapted is not None for entry in entries)
     figures = [name for name in _FIGURES if any(getattr(e.summary, name) is not None for e in entries)]
     quality = Table(title=f"{metric}{unit}", title_justify="left")
     clients = Table(title=f"{metric}{unit} of everyone, over clients", title_justify="left")
@@ -133,7 +133,7 @@ def tables(entries: Sequence[Entry]) -> list[Table]:
             _mean([e.summary.seconds for e in own], digits=1),
         )
     quality.caption = "\n".join(
-        [f"Ranked by {'everyone adapted' if adapted else 'everyone'}."]
+        [f"Ranked by {ranked_by([entry.summary for entry in entries]).replace('_', ' ')}."]
         + [f"{name.replace('_', ' ')}: {EXPLAINED[name]}" for name in figures]
     )
     quality.caption_justify = "left"
@@ -142,17 +142,15 @@ def tables(entries: Sequence[Entry]) -> list[Table]:
 
 
 def _by_method(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Map method to its entries, in the order of everyone's adapted figure, the best first.
+    """Map method to its entries, in the order of the figure that is fair to all, the best first."""
+    from pflego.runs.summary import ranked_by
 
-    Adapted, every client has taken its method's local steps: methods that share a whole model and those that keep a
-    part of it at home are then judged alike. Where it is not known everyone's figure decides.
-    """
-    key = "everyone_adapted" if any(e.summary.everyone_adapted is not None for e in entries) else "everyone"
+    key = ranked_by([entry.summary for entry in entries])
+    better = 1 if entries[0].summary.higher_is_better else -1
 
     def rank(name: str) -> float:
         figures = [f for e in methods[name] if (f := getattr(e.summary, key)) is not None]
-        mean = sum(figures) / len(figures) if figures else 0.0
-        return -mean if entries[0].summary.higher_is_better else mean
+        return -better * sum(figures) / len(figures) if figures else inf
 
     methods: dict[str, list[Entry]] = {}
     for entry in entries:
