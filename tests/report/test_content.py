@@ -209,6 +209,16 @@ def test_runs_stand_side_by_side() -> None:
     assert "does best" in made.headline or "equally well" in made.headline
 
 
+def test_runs_with_the_adapted_figure_are_ranked_by_it_and_say_so() -> None:
+    runs = [run(method, evaluate_adapted=True) for method in (pflego.PFLEGO(steps=3), pflego.FedAvg(steps=3))]
+    made = of(*runs)
+    best = max(runs, key=lambda one: one.history[-1]["everyone_adapted_accuracy"] or 0.0)
+    assert "for everyone adapted" in made.headline
+    assert made.headline.startswith(type(best.algorithm).__name__) or "equally well" in made.headline
+    assert made.facts[-1].startswith("ranked by everyone adapted")
+    assert not of(runs[0], run(pflego.FedAvg(steps=3))).facts[-1].startswith("ranked")
+
+
 def test_other_clients_are_not_compared_one_by_one() -> None:
     made = of(run(), run(pflego.FedAvg(steps=3), ids=["x", "y", "z"]))
     assert not made.same_clients

@@ -150,10 +150,10 @@ def headline(name: str, summary: Summary, metric: Metric, gains: Sequence[float 
         said = f"{after} {name} gets {figure} of {whose} test samples right."
     else:
         said = f"{after} {name} predicts {whose} test targets with an {metric.name} of {figure}."
-    if summary.everyone_adapted is not None:
-        said += f" Once {'it has' if summary.clients == 1 else 'each has'} taken its local steps, that is "
-        said += f"{metric.text(summary.everyone_adapted)}."
-    return f"{said} {versus(gains, 'than it would alone', 'than they would alone')}".strip()
+    said = f"{said} {versus(gains, 'than it would alone', 'than they would alone')}".strip()
+    if summary.everyone_adapted is None:
+        return said
+    return f"{said} After each client’s local steps it is {metric.text(summary.everyone_adapted)}."
 
 
 def comparison_headline(
@@ -180,15 +180,12 @@ def comparison_headline(
         ahead = f"{number(lead, 2)}{f' {metric.difference}' if metric.difference else ''}"
         best = metric.text(values[first])
         said = f"{called[first]} does best, with {best} for {whose}, {ahead} ahead of {called[second]}."
-    if key == "everyone_adapted":
-        said += " That is the figure fair to all: each client has taken its method’s local steps."
     if figures is None:
         return f"{said} The runs do not have the same clients."
+    if key == "everyone_adapted":  # single clients' figures are those of before their steps
+        return said
     gains = [metric.gain(a, b) for a, b in zip(figures[first], figures[second], strict=True)]
-    counted = versus(gains, f"than with {called[second]}", f"than with {called[second]}")
-    if key == "everyone_adapted" and counted:
-        counted = f"Before these steps: {counted[0].lower()}{counted[1:]}"
-    return f"{said} {counted}".strip()
+    return f"{said} {versus(gains, f'than with {called[second]}', f'than with {called[second]}')}".strip()
 
 
 def versus(gains: Sequence[float | None], than_it: str, than_they: str) -> str:
