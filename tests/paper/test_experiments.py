@@ -87,6 +87,7 @@ def test_the_figures_on_omniglot_have_5000_rounds_unless_others_are_asked_for(na
     if name == "curves":
         assert {cell.method for cell in long} == set(published().accuracy["omniglot"])
         assert len({cell.method for cell in long}) == 8
+        assert all(cell.settings()["evaluate_training"] for cell in long)  # the middle panel of figure 6
 
 
 def test_the_search_can_reach_what_was_published() -> None:

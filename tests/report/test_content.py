@@ -34,6 +34,7 @@ def test_curves_are_those_of_the_history_in_per_cent() -> None:
     assert of(trained).runs[0].curves == {
         "loss": [(1, 0.12346)],
         "participants": [(1, 25.0), (2, 50.0), (3, 75.0)],
+        "training": [],
         "everyone": [(2, 50.0)],
         "everyone_adapted": [],
     }

@@ -29,10 +29,11 @@ Curves = dict[str, list[tuple[int, float]]]
 
 
 def curves_of(history: Sequence[HistoryRow], metric: str) -> Curves:
-    """Return curves of (round, value): loss, participants, everyone and everyone adapted, where they are known."""
+    """Return curves of (round, value), where they are known: loss, and the figures of participants and everyone."""
     keys = {
         "loss": "loss",
         "participants": f"participants_{metric}",
+        "training": f"participants_training_{metric}",
         "everyone": f"everyone_{metric}",
         "everyone_adapted": f"everyone_adapted_{metric}",
     }
