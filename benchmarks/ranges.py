@@ -104,7 +104,7 @@ def main() -> int:
     given = parser.parse_args()
     rows: list[Row] = json.loads(given.out.read_text()) if given.out.exists() else []
     known = {(row["data"], row["method"]) for row in rows}
-    for data in given.data.split(","):
+    for data in filter(None, given.data.split(",")):
         loaded = federation(data)
         for name, make in contenders(given.methods.split(",")).items():
             rate = main_rate(make())
