@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 import pflego
 from pflego.cli import app
 from pflego.cli.paper import _EXPERIMENTS
-from pflego.paper import PRESETS, cells, methods, preset, published
+from pflego.paper import PRESETS, cells, methods, preset, published, results
 from pflego.paper.cells import Cell
 from pflego.paper.experiments import EXPERIMENTS, Choice
 from pflego.paper.search import client_bound, grid
@@ -169,6 +170,11 @@ def test_curves_are_drawn_and_a_page_is_written(data_dir: str, tmp_path: Path) -
         assert f"]({picture})" in page
         assert (tmp_path / picture).exists()
     assert len(json.loads((tmp_path / "results.json").read_text())) == 6
+    [record] = [r for r in results.read(runs) if (r.preset, r.method) == ("mnist-high", "pflego")]
+    for start, said in (("zeros", True), ("centred", False)):
+        common = replace(record, method="pflego-common", settings={**record.settings, "head_init": start})
+        page = results.page([record, common], tmp_path / "some.md")
+        assert ("On mnist the common head started at zero" in page) == said
 
 
 @pytest.mark.slow
