@@ -35,10 +35,10 @@ def settings(rates: list[float]) -> dict[str, dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Print participants / everyone, one row per setting."""
-    cells = list(dict.fromkeys((row["data"], row["degree"]) for row in rows))
-    lines = ["| | " + " | ".join(f"{data}, {degree}" for data, degree in cells) + " |"]
-    lines.append("| --- " * (1 + len(cells)) + "|")
-    found = {(row["heads"], row["setting"], row["data"], row["degree"]): row for row in rows}
+    cells = list(dict.fromkeys((row["data"], row["degree"], row["rounds"]) for row in rows))
+    heading = " | ".join(f"{data}, {degree}, T = {rounds}" for data, degree, rounds in cells)
+    lines = [f"| | {heading} |", "| --- " * (1 + len(cells)) + "|"]
+    found = {(row["heads"], row["setting"], row["data"], row["degree"], row["rounds"]): row for row in rows}
     for heads, setting in dict.fromkeys((row["heads"], row["setting"]) for row in rows):
         words = []
         for cell in cells:
