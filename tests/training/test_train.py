@@ -67,6 +67,32 @@ def test_participants_are_judged_before_aggregation_and_everyone_after() -> None
     assert sum((row["accuracy"] or 0) * row["samples"] for row in rows) == pytest.approx(after)
 
 
+def test_participants_are_judged_on_their_training_data_where_that_is_asked_for() -> None:
+    twin = world()
+    settings: dict[str, Any] = {"rounds": 1, "participation": 3}
+    algorithm = pflego.PFLEGO(steps=4, server_lr=0.5)
+    run = pflego.train(twin.federation, twin.model, algorithm, evaluate_training=True, **settings)
+    right = samples = 0
+    for i in cohort(pflego.Fixed(3), 5, seed=0, number=1):
+        client, W = twin.federation[i], run.states[f"c{i}"]["head"].numpy()
+        z = np.tanh(client.x_train.numpy() @ twin.net.V.T + twin.net.v) @ W[:, :-1].T + W[:, -1]
+        right += int((client.classes.numpy()[z.argmax(axis=1)] == client.y_train.numpy()).sum())
+        samples += len(z)
+    assert run.history[0]["participants_training_accuracy"] == right / samples
+    plain = pflego.train(twin.federation, twin.model, algorithm, **settings)
+    assert "participants_training_accuracy" not in plain.history[0]
+    assert plain.history[0]["forward_passes"] == run.history[0]["forward_passes"]
+    with pytest.raises(SettingError, match="evaluate_training"):
+        pflego.train(
+            twin.federation,
+            twin.model,
+            algorithm,
+            evaluate_training=True,
+            engine="flower-simulation",
+            **settings,
+        )
+
+
 def test_unequal_clients_one_sample_and_no_test_set_train_together() -> None:
     rng = np.random.default_rng(0)
     clients = [

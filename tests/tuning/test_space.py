@@ -98,9 +98,9 @@ def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
         "local": ["client_lr"],
     }
     assert usual(pflego.PFLEGO(client_lr=0.5, common_head=True)) == {
-        "client_lr": Range(0.0166667, 15.0, log=True),
-        "server_lr": Range(6.66667e-05, 0.06, log=True),
-        "head_decay": Range(0.00333333, 3.0, log=True),
+        "client_lr": Range(0.005, 50.0, log=True),
+        "server_lr": Range(2e-05, 0.2, log=True),
+        "head_decay": Range(0.001, 10.0, log=True),
     }
 
 

@@ -147,14 +147,18 @@ def search(
     seed: FirstSeed = 1,
     out: Out = Path("runs/paper"),
 ) -> None:
-    """Search for the best rates like the appendix, by Optuna, on a fifth of each client's training data."""
+    """Search for the best rates like the appendix, by Optuna, on a fifth of each client's training data.
+
+    Rivals' rates and mu are searched together; of PFLEGO first the server's rate, then the client's, below 2/L as
+    measured and at the values that the paper tried and published.
+    """
     from rich.table import Table
 
     from pflego import paper
     from pflego.paper.search import search as look
 
     table = Table(title=f"best rates of {preset}", title_justify="left")
-    for heading in ("method", "found", "validation, %", "trials", "published"):
+    for heading in ("method", "found", "validation, %", "trials", "published", "2/L"):
         table.add_column(heading)
     changes = {**_given(rounds=rounds), **options.given(context)}
     for method in _list(methods):
@@ -166,6 +170,7 @@ def search(
             f"{found.accuracy:.2f}",
             str(found.trials),
             ", ".join(f"{name} {theirs[name]}" for name in found.rates),
+            "–" if found.bound is None else f"{found.bound:.3g}",
         )
     _console().print(table)
 

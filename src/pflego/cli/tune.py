@@ -27,7 +27,7 @@ def tune(
         list[str] | None,
         typer.Option(
             help="What to try: server_lr=1e-4:1e-1:log (a range), steps=5:100 (whole numbers), client_lr=auto,0.01,0.1 "
-            "(a list). Any number of times. \\[the method's rates, thirtyfold to each side; beside auto 0.003 to 1]",
+            "(a list). Any number of times. \\[the method's rates, a hundredfold to each side; beside auto 0.001 to 3]",
             rich_help_panel=_SEARCH,
         ),
     ] = None,

@@ -31,7 +31,7 @@ from pflego.tuning.space import FIXED_RATES, Value, fields_of
 
 Rates: TypeAlias = Literal["search", "given", "paper"]
 
-_PARTS = (1.0, 0.1, 0.3, 3.0, 10.0)  # of a rate that is a number, which is tried first
+_PARTS = (1.0, 0.03, 0.1, 0.3, 3.0, 10.0, 30.0)  # of a rate that is a number, which is tried first
 _SHARE = 4  # a trial has a quarter of the rounds,
 _LEAST = 5  # but at least five
 _OF_A_RUN = {"out", "track", "checkpoint_every", "keep", "states"}
@@ -72,7 +72,7 @@ def candidates(value: object) -> list[Value]:
     """List the rates to try, the present one first.
 
     >>> candidates(0.003)
-    [0.003, 0.0003, 0.0009, 0.009, 0.03]
+    [0.003, 9e-05, 0.0003, 0.0009, 0.009, 0.03, 0.09]
     """
     if isinstance(value, int | float) and value > 0:
         return [significant(part * value, 2) for part in _PARTS]

@@ -11,6 +11,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from statistics import fmean, stdev
 from typing import get_args
 
@@ -20,7 +21,7 @@ from pflego.algorithms.base import Family
 from pflego.comparison.compare import Entry
 from pflego.comparison.protocols import Protocol
 from pflego.runs.cost import Energy
-from pflego.runs.summary import EXPLAINED
+from pflego.runs.summary import EXPLAINED, ranked_by
 
 _FIGURES = ("everyone_adapted", "everyone", "ceiling", "participants")
 _OVER_CLIENTS = {"client_mean": "mean", "spread": "spread", "worst_tenth": "worst tenth"}
@@ -86,7 +87,8 @@ def sheets(entries: Sequence[Entry], protocol: Protocol | None = None) -> list[S
         ]
         for name, own in ranked.items()
     }
-    notes = [f"Ranked by {ranking(entries).replace('_', ' ')}."]
+    ranked_figure = ranked_by([entry.summary for entry in entries])
+    notes = [f"Ranked by {ranked_figure.replace('_', ' ')}."]
     notes += [f"{name.replace('_', ' ')}: {EXPLAINED[name]}" for name in figures]
     if behind:
         notes.append(
@@ -114,24 +116,14 @@ def sheets(entries: Sequence[Entry], protocol: Protocol | None = None) -> list[S
     ]
 
 
-def ranking(entries: Sequence[Entry]) -> str:
-    """Name the figure that methods are ranked by: everyone's adapted one, where it is known.
-
-    Adapted, every client has taken its method's local steps: methods that share a whole model and those that keep a
-    part of it at home are then judged alike.
-    """
-    known = any(e.summary.everyone_adapted is not None for e in entries)
-    return "everyone_adapted" if known else "everyone"
-
-
 def by_method(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Map the names of methods to their entries, the best first."""
-    key = ranking(entries)
+    """Map the names of methods to their entries, in the order of the figure that is fair to all, the best first."""
+    key = ranked_by([entry.summary for entry in entries])
+    better = 1 if entries[0].summary.higher_is_better else -1
 
     def rank(name: str) -> float:
         figures = [f for e in found[name] if (f := getattr(e.summary, key)) is not None]
-        mean = fmean(figures) if figures else 0.0
-        return -mean if entries[0].summary.higher_is_better else mean
+        return -better * fmean(figures) if figures else inf
 
     found: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -154,7 +146,7 @@ class Behind:
 
 def behind_the_best(entries: Sequence[Entry]) -> dict[str, Behind]:
     """Compare every method with the best one, seed by seed; a figure that is missing leaves its seed out."""
-    key, ranked = ranking(entries), by_method(entries)
+    key, ranked = ranked_by([entry.summary for entry in entries]), by_method(entries)
     sign = 1 if entries[0].summary.higher_is_better else -1
     figures = {name: {e.seed: getattr(e.summary, key) for e in own} for name, own in ranked.items()}
     best = figures[next(iter(ranked))]

@@ -52,6 +52,8 @@ class LocalEngine:
         Whether contributions may be added up before they are sent: not where replies can be missing one by one.
     evaluate
         Whether a client's loss and test result are looked at after its work.
+    training
+        Whether its result on its training data is looked at too.
     """
 
     problems: Problems
@@ -60,6 +62,7 @@ class LocalEngine:
     transforms: Sequence[Transform] = ()
     together: bool = True
     evaluate: bool = True
+    training: bool = False
 
     def personal(self, shared: Weights, problem: Problem, *, adapt: bool = False) -> Weights:
         """Give the weights of a client's own model, its state first made ready for the shared ones if asked to."""
@@ -194,6 +197,9 @@ class LocalEngine:
                 score = problem.test(weights)
                 metrics["loss"] = mean(loss, turn.now.alpha)
                 metrics["test"] = Metric(score.score, "mean", score.samples)
+                if self.training:
+                    score = problem.test_on_training_data(weights)
+                    metrics["training"] = Metric(score.score, "mean", score.samples)
         return Outcome(
             turn.position,
             problem.client.id,

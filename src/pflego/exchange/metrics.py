@@ -51,8 +51,8 @@ class Metric:
 Metrics: TypeAlias = Mapping[str, Metric]
 
 _TAKEN = {
-    "round", "participants", "loss", "test", "seconds", "bytes_up", "bytes_down", "forward_passes", "backward_passes",
-    "missing", "rejected", "refused",
+    "round", "participants", "loss", "test", "training", "seconds", "bytes_up", "bytes_down", "forward_passes",
+    "backward_passes", "missing", "rejected", "refused",
 }  # fmt: skip
 
 

@@ -305,13 +305,20 @@ class Problem:
         features = torch.cat([self.model.phi(weights, inputs) for inputs in self.inputs()])
         return self.head_loss(weights, features)
 
-    @torch.no_grad()
     def test(self, weights: Weights) -> Score:
         """Look at the result on the test data. No part of a client's work, so the pass is not counted."""
-        if len(self.client.x_test) == 0:
+        return self._score(weights, self.client.x_test, self.client.y_test)
+
+    def test_on_training_data(self, weights: Weights) -> Score:
+        """Look at the result on the data that it learned from, which is not counted either."""
+        return self._score(weights, self.client.x_train, self.client.y_train)
+
+    @torch.no_grad()
+    def _score(self, weights: Weights, x: Tensor, y: Tensor) -> Score:
+        if len(x) == 0:
             return Score(0, None, 0.0)
-        targets = self._targets(self.client.y_test)
-        features = [self.model.phi(weights, inputs) for inputs in self._in_slices(self.client.x_test)]
+        targets = self._targets(y)
+        features = [self.model.phi(weights, inputs) for inputs in self._in_slices(x)]
         z = self.head.outputs(weights, torch.cat(features))
         loss = float(self.task.loss(z, targets)) if self.task.known(targets) else nan
         return Score(len(z), loss if isfinite(loss) else None, float(self.task.scores(z, targets).sum()))

@@ -145,6 +145,27 @@ def corollary_rate(smoothness: float, *, expected: float, clients: int, rounds: 
     return sqrt(expected / (rounds * clients)) / smoothness
 
 
+def corollary_bound(
+    smoothness: float,
+    *,
+    expected: float,
+    clients: int,
+    rounds: int,
+    largest_gradient: float,
+    to_lose: float,
+) -> float:
+    """Compute what Corollary 1 promises of the mean squared gradient norm over T rounds at its rate.
+
+    That is 1/sqrt(T) (L sqrt(I/r) (L(theta_0) - L*) + G^2 (I + r) / (2 sqrt(I r))), `to_lose` being L(theta_0) - L*.
+
+    >>> corollary_bound(2.0, expected=4, clients=4, rounds=100, largest_gradient=3.0, to_lose=1.5)
+    1.2
+    """
+    start = smoothness * sqrt(clients / expected) * to_lose
+    noise = largest_gradient**2 * (clients + expected) / (2 * sqrt(clients * expected))
+    return (start + noise) / sqrt(rounds)
+
+
 def smallest_cohort(clients: int, rounds: int) -> int:
     """Compute the smallest whole r for which Corollary 1's rho obeys Proposition 2: floor(I / 4T) + 1.
 

@@ -174,13 +174,19 @@ class Training:
     def _row(self, number: int, asked: int, played: Played) -> HistoryRow:
         task = self.run.federation.task
         metrics = dict(played.metrics)
-        test = metrics.pop("test", None)
-        tested = None if test is None or test.value is None else task.metric_value(test.value)
+
+        def figure(name: str) -> float | None:
+            found = metrics.pop(name, None)
+            return None if found is None or found.value is None else task.metric_value(found.value)
+
+        tested = {f"participants_{task.metric}": figure("test")}
+        if self.run.plan.evaluate_training:
+            tested[f"participants_training_{task.metric}"] = figure("training")
         return {
             "round": number,
             "participants": asked,
             "loss": None,
-            f"participants_{task.metric}": tested,
+            **tested,
             "seconds": played.seconds,
             "forward_passes": 0,
             "backward_passes": 0,

@@ -78,6 +78,7 @@ def train(
     seed: int = 0,
     evaluate_every: Count | None = 10,
     evaluate_adapted: bool = False,
+    evaluate_training: bool = False,
     device: Annotated[str | torch.device, MayChange] = "auto",
     engine: Annotated[EngineName | EngineMaker, MayChange, Simulated] = "local",
     out: Annotated[str | Path | None, MayChange] = None,
@@ -130,6 +131,8 @@ def train(
     evaluate_adapted
         Evaluate everyone twice: with what a client has, and after the local steps that a participant takes before it is
         judged.
+    evaluate_training
+        Evaluate participants on their training data too, as in the paper's figure 6; not on Flower.
     device
         auto (CUDA, MPS or the CPU), or a device's name.
     engine
@@ -165,6 +168,7 @@ def train(
         seed=seed,
         evaluate_every=evaluate_every,
         evaluate_adapted=evaluate_adapted,
+        evaluate_training=evaluate_training,
     )
     plan.participation.check(len(federation))
     place = devices.resolve(device, model.dtype)
@@ -186,7 +190,7 @@ def train(
             stored = folder.state
         kept = kept_states(federation, model, algorithm, seed, begin, stored, in_memory=states == "memory")
         together = plan.network.lossless and plan.exchange(algorithm, federation.sizes).sums
-        here = LocalEngine(problems, algorithm, kept, transforms, together)
+        here = LocalEngine(problems, algorithm, kept, transforms, together, training=evaluate_training)
         with _worker(engine, here, peers, own) as worker:
             run = Run(
                 problems=problems,
@@ -257,6 +261,9 @@ def _check(given: dict[str, object]) -> None:
         raise SettingError(f"algorithm must be a method like PFLEGO(steps=50), not {algorithm!r}")
     if not isinstance(rule := given["aggregation"], Aggregation) or isinstance(rule, type):
         raise SettingError(f"aggregation must be a rule like Mean(), not {rule!r}")
+    on_flower = given["engine"] == "flower-simulation" or isinstance(federation, RemoteFederation)
+    if given["evaluate_training"] and on_flower:
+        raise SettingError("evaluate_training needs the local or the distributed engine, not Flower")
     chain = given["transforms"]
     if not isinstance(chain, Sequence) or any(not callable(t) or isinstance(t, type) for t in chain):
         raise SettingError(f"transforms must be a list of objects like Clip(1.0), not {chain!r}")
