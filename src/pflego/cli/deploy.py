@@ -133,12 +133,8 @@ def site(
     this site agrees to: a server that asks for another method, model or setting is refused.
     """
     _needs_flower()
-    from pflego.deploy.site import check, run
+    from pflego.deploy.site import run
 
-    seen = check(folder, node_config, key=key, root_certificates=root_certificates)
-    typer.echo(
-        f"ready: {seen.bytes:,} bytes of weights leave in a round; what was sent stands beside {seen.file}"
-    )
     run(
         folder,
         node_config,
@@ -147,6 +143,9 @@ def site(
         root_certificates=root_certificates,
         port=port,
         poll=poll,
+        ready=lambda seen: typer.echo(
+            f"ready: {seen.bytes:,} bytes of weights leave in a round; what was sent stands beside {seen.file}"
+        ),
     )
 
 
