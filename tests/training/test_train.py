@@ -257,6 +257,23 @@ def test_a_class_is_no_algorithm() -> None:
         pflego.train(twin.federation, twin.model, pflego.PFLEGO, rounds=1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [(int, "engine int failed: TypeError"), (lambda *_: 3, "must give a pflego Engine, not 3")],
+)
+def test_what_makes_no_engine_is_refused(engine: Any, said: str) -> None:
+    twin = world()
+    with pytest.raises(SettingError, match=said):
+        pflego.train(twin.federation, twin.model, pflego.PFLEGO(), rounds=1, engine=engine)
+
+
+def test_a_head_init_that_fails_is_named() -> None:
+    twin = world()
+    method = pflego.PFLEGO(head_init=int)  # type: ignore[arg-type]
+    with pytest.raises(pflego.ModelError, match=r"head_init int.* failed: TypeError"):
+        pflego.train(twin.federation, twin.model, method, rounds=1)
+
+
 def test_a_backbone_alone_is_no_model() -> None:
     with pytest.raises(pflego.UserError, match=r"pflego.Model\(backbone, features=M\), not a Linear"):
         pflego.train(world().federation, nn.Linear(6, 4), pflego.PFLEGO(), rounds=1)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from pflego.cli import options
+from pflego.cli.terminal import say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -88,10 +89,10 @@ def compare(
             range(first, first + seeds),
             out,
             rates=rates,  # type: ignore[arg-type]  # checked above
-            told=lambda chosen: typer.echo(f"chosen for {chosen}", err=True),
+            told=lambda chosen: say(f"chosen for {chosen}", err=True),
         )
     except KeyboardInterrupt:
-        typer.echo("\nstopped; the same command goes on from here", err=True)
+        say("\nstopped; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
     console = Console()
     made = sheets(entries, theirs)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pflego.cli import options
+from pflego.cli.terminal import say
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from pflego.cli.console import Console
 
 app = typer.Typer(
     help="The paper's settings, tables and figures.", no_args_is_help=True, rich_markup_mode="rich"
@@ -119,7 +120,7 @@ def _runner(name: str) -> Callable[..., None]:
                     )
                 )
         except KeyboardInterrupt:
-            typer.echo("\nstopped; the same command goes on from here", err=True)
+            say("\nstopped; the same command goes on from here", err=True)
             raise typer.Exit(130) from None
         console.print(experiment.table(records, _EXPERIMENTS[name]))
         if picture := experiment.draw(records, out / f"{name}.png"):
@@ -185,12 +186,12 @@ def results(
     """Write all results as one page: ours beside the paper's, and what was reduced."""
     from pflego.paper.results import write
 
-    typer.echo(f"{write(folder, out)} results in {out}")
+    say(f"{write(folder, out)} results in {out}")
 
 
 def _console() -> Console:
     """Make a console that cuts wide tables for a terminal, but not for a file."""
-    from rich.console import Console
+    from pflego.cli.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=180)
 

@@ -30,7 +30,7 @@ from pflego.engines.base import Engine, EngineMaker
 from pflego.engines.distributed import DistributedEngine, dealt
 from pflego.engines.local import LocalEngine
 from pflego.engines.peers import Peers, joined
-from pflego.errors import SettingError, UserError, shortened
+from pflego.errors import SettingError, UserError, calling, named, shortened
 from pflego.exchange.aggregation import Aggregation, Mean
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
@@ -336,7 +336,11 @@ def _worker(
 ) -> Iterator[Engine]:
     """Give the engine that was asked for, for as long as the run lasts."""
     if callable(engine):
-        yield engine(here.problems, here.algorithm, here.states)
+        with calling(f"engine {named(engine)} failed", SettingError):
+            made = engine(here.problems, here.algorithm, here.states)
+        if not isinstance(made, Engine) or isinstance(made, type):
+            raise SettingError(f"engine {named(engine)} must give a pflego Engine, not {shortened(made)}")
+        yield made
     elif engine == "flower-simulation":
         from pflego.engines.simulation import simulation
 

@@ -23,7 +23,7 @@ import torch
 from pflego.algorithms.base import Algorithm, Family
 from pflego.algorithms.optimizers import OptimizerName, optimizer_step
 from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
-from pflego.algorithms.pflego.rates import Rates, moving, resolve_defaults
+from pflego.algorithms.pflego.rates import Rates, check_decay, moving, resolve_defaults
 from pflego.algorithms.pflego.safeguard import last_step
 from pflego.algorithms.pflego.several_passes import adapt_in_passes, passes_in_turn
 from pflego.algorithms.pflego.solved import SolvedHeads
@@ -105,6 +105,7 @@ class PFLEGO(Algorithm):
     def __post_init__(self) -> None:
         resolve_defaults(self)
         super().__post_init__()
+        check_decay(self)
         self.rates.check(self.server_optimizer, passes=self.passes)
         if self.sample and (self.passes > 1 or self.head_optimizer == "solve"):
             raise SettingError(
