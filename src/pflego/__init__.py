@@ -54,12 +54,16 @@ if TYPE_CHECKING:
     from pflego.federation.participation import Fixed as Fixed
     from pflego.federation.roster import Client as Client
     from pflego.federation.roster import Federation as Federation
+    from pflego.federation.unequal import Daily as Daily
+    from pflego.federation.unequal import Estimated as Estimated
+    from pflego.federation.unequal import Independent as Independent
     from pflego.learning import theory as theory
     from pflego.learning.model import Model as Model
     from pflego.learning.task import Classification as Classification
     from pflego.learning.task import Regression as Regression
     from pflego.runs import cost as cost
     from pflego.runs.run import Run as Run
+    from pflego.runs.sampling import best_sampling as best_sampling
     from pflego.settings.open_run import open_run as open_run
     from pflego.training.callbacks import Callback as Callback
     from pflego.training.train import train as train
@@ -86,9 +90,11 @@ _HOMES = {
     "pflego.federation.network": ["Speed"],
     "pflego.federation.participation": ["Between", "Binomial", "Everyone", "Fixed"],
     "pflego.federation.roster": ["Client", "Federation"],
+    "pflego.federation.unequal": ["Daily", "Estimated", "Independent"],
     "pflego.learning.model": ["Model"],
     "pflego.learning.task": ["Classification", "Regression"],
     "pflego.runs.run": ["Run"],
+    "pflego.runs.sampling": ["best_sampling"],
     "pflego.settings.open_run": ["open_run"],
     "pflego.training.callbacks": ["Callback"],
     "pflego.training.train": ["train"],

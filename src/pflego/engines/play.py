@@ -14,12 +14,18 @@ import numpy.typing as npt
 
 from pflego.algorithms.base import Algorithm
 from pflego.engines.base import Engine, Gathered, Outcome, Turn, Work
-from pflego.errors import SettingError
 from pflego.exchange.aggregation import Aggregation, Mean
 from pflego.exchange.metrics import Metric, combine, total
 from pflego.exchange.round import Round
 from pflego.exchange.transforms import Transform
-from pflego.exchange.weighting import WEIGHTINGS, Floats, Missing, WeightingName, cohort_weights, correction
+from pflego.exchange.weighting import (
+    WEIGHTINGS,
+    Missing,
+    Standing,
+    WeightingName,
+    cohort_weights,
+    correction,
+)
 from pflego.federation.roster import ClientId
 from pflego.weights import Weights, elementwise_largest, is_finite, nbytes, weighted_sum
 
@@ -54,10 +60,8 @@ class Exchange:
     ----------
     algorithm
         What clients and server do.
-    importance
-        a_i of all clients.
-    scale
-        I/r.
+    standing
+        Gives how much every client counts in a round, by the round's number.
     aggregation
         How contributions are combined.
     missing
@@ -69,8 +73,7 @@ class Exchange:
     """
 
     algorithm: Algorithm
-    importance: Floats
-    scale: float = 1.0
+    standing: Callable[[int], Standing]
     aggregation: Aggregation = Mean()
     missing: Missing = "zero"
     transforms: Sequence[Transform] = ()
@@ -89,14 +92,13 @@ class Exchange:
         transforms: Sequence[Transform] = (),
         seed: int = 0,
     ) -> Exchange:
-        """Make the exchange of a federation of clients with these sample counts; r is everybody if not given."""
-        importance = WEIGHTINGS[weighting](np.asarray(sizes))
-        if expected is not None and not expected > 0:
-            raise SettingError(
-                f"participation expects {expected} clients per round: it must be more than none"
-            )
+        """Make the exchange of a federation of clients with these sample counts, the same in every round.
+
+        r is everybody if not given.
+        """
         scale = 1.0 if expected is None else len(sizes) / expected
-        return cls(algorithm, importance, scale, aggregation, missing, transforms, seed)
+        always = Standing(WEIGHTINGS[weighting](np.asarray(sizes)), np.full(len(sizes), scale))
+        return cls(algorithm, lambda number: always, aggregation, missing, transforms, seed)
 
     @property
     def sums(self) -> bool:
@@ -105,15 +107,19 @@ class Exchange:
 
     def round(self, number: int, exchange: int = 0) -> Round:
         """Return what the server knows of a round."""
-        return Round(number, scale=self.scale, seed=self.seed, exchange=exchange)
+        largest = self.standing(number).largest_scale
+        return Round(number, scale=largest, largest_scale=largest, seed=self.seed, exchange=exchange)
 
     def turns(self, now: Round, cohort: Sequence[int]) -> list[Turn]:
         """List what every client of a cohort is asked to do."""
-        importance = [float(self.importance[position]) for position in cohort]
-        weights = cohort_weights(importance, [self.scale] * len(cohort), self.algorithm.weights)
+        standing = self.standing(now.number)
+        importance = [float(standing.importance[position]) for position in cohort]
+        scales = [float(standing.scales[position]) for position in cohort]
+        kind = "unbiased" if self.missing == "inverse" else self.algorithm.weights
+        weights = cohort_weights(importance, [scale / standing.arrival for scale in scales], kind)
         return [
-            Turn(position, replace(now, alpha=alpha), weight)
-            for position, alpha, weight in zip(cohort, importance, weights, strict=True)
+            Turn(position, replace(now, alpha=alpha, scale=scale), weight)
+            for position, alpha, scale, weight in zip(cohort, importance, scales, weights, strict=True)
         ]
 
     def play(

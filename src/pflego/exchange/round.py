@@ -14,7 +14,10 @@ class Round:
     """What a client, or the server, knows of a round."""
 
     number: int  # t, from 1
-    scale: float = 1.0  # I/r, the inverse of the client's chance to take part
+    scale: float = 1.0  # 1/pi_i, the inverse of the client's chance to take part; the server's: the largest
+    largest_scale: float = (
+        1.0  # the largest factor of anybody's contribution: the server's rates depend on it
+    )
     alpha: float = 1.0  # a_i, the weight of the client's loss in the federation's; of everybody's: 1
     seed: int = 0
     exchange: int = 0  # which of the method's exchanges in this round, from 0

@@ -10,8 +10,9 @@ from pflego.algorithms.base import Algorithm
 from pflego.declaration import arguments, opening
 from pflego.engines.local import LocalEngine
 from pflego.errors import FolderError, UntrustedError, UserError, path_of
+from pflego.federation.draws import Participation
 from pflego.federation.members import Members
-from pflego.federation.participation import Participation, participation_of
+from pflego.federation.participation import participation_of
 from pflego.federation.roster import Federation
 from pflego.learning import device as devices
 from pflego.learning.model import Model

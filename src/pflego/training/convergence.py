@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pflego.algorithms.pflego import PFLEGO
-from pflego.federation.participation import Participation
+from pflego.federation.draws import Participation, expected
 from pflego.federation.roster import Federation
 from pflego.learning.model import Model
 from pflego.learning.problem import Problems
@@ -77,7 +77,10 @@ def measure(
     points = []
     for rounds in horizons:
         rate = corollary_rate(
-            largest, expected=participation.expected(clients), clients=clients, rounds=rounds
+            largest,
+            expected=expected(participation, federation.ids, seed=seed),
+            clients=clients,
+            rounds=rounds,
         )
         watcher = SquaredGradient()
         train(

@@ -34,8 +34,9 @@ from pflego.errors import SettingError, UserError, shortened
 from pflego.exchange.aggregation import Aggregation, Mean
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
+from pflego.federation.draws import Participation, check, spelled
 from pflego.federation.network import Network, Speed
-from pflego.federation.participation import Everyone, Participation, participation_of, spelled
+from pflego.federation.participation import Everyone, participation_of
 from pflego.federation.remote import RemoteFederation
 from pflego.federation.roster import ClientId, Federation
 from pflego.learning import device as devices
@@ -97,8 +98,11 @@ def train(
     rounds
         T, the number of rounds.
     participation
-        Who takes part in a round: a number, everyone, binomial:0.2, between:4-28, or module:Name of your own. In Python
-        `Fixed(r)`, `Everyone()`, `Binomial(p)`, `Between(low, high)`, or any object with check, expected and draw.
+        Who takes part in a round: a number, everyone, binomial:0.2, between:4-28; independent:FILE (client ids and
+        probabilities, JSON or CSV), daily:0.05-0.5/24 (clients in time zones), estimated:50:PROCESS (chances that the
+        server only estimates); or module:Name of your own. In Python `Fixed(r)`, `Everyone()`, `Binomial(p)`,
+        `Between(low, high)`, `Independent({id: p})`, `Daily(low, high)`, `Estimated(process)`, or any object with
+        check, expected and draw.
     dropout
         The probability that a participant's reply never arrives.
     deadline
@@ -108,7 +112,8 @@ def train(
         How fast clients are, in the simulation of stragglers.
     missing
         Where replies are missing: count them as zero, or renormalise the weights of the others to sum to one; or
-        normalise the weights of those that arrived in every round, missing or not.
+        normalise the weights of those that arrived in every round, missing or not. inverse: divide each weight by the
+        probability that the client takes part and its reply arrives, for every method.
     weighting
         Whose loss counts how much: by samples, as in the paper, or every client equal.
     aggregation
@@ -166,7 +171,7 @@ def train(
         evaluate_every=evaluate_every,
         evaluate_adapted=evaluate_adapted,
     )
-    plan.participation.check(len(federation))
+    check(plan.participation, federation.ids)
     place = devices.resolve(device, model.dtype)
     if (inputs := federation.some_inputs(_CHECK_SAMPLES)) is not None:
         model.check(inputs)
@@ -185,7 +190,7 @@ def train(
         if folder is not None and (states == "disk" or stored is not None):
             stored = folder.state
         kept = kept_states(federation, model, algorithm, seed, begin, stored, in_memory=states == "memory")
-        together = plan.network.lossless and plan.exchange(algorithm, federation.sizes).sums
+        together = plan.network.lossless and plan.exchange(algorithm, federation).sums
         here = LocalEngine(problems, algorithm, kept, transforms, together)
         with _worker(engine, here, peers, own) as worker:
             run = Run(

@@ -3,7 +3,8 @@
 client_lr="auto" is beta = 1/L_i, the rate that Proposition 2 allows client i in this round. It also caps the head's
 last step, unless that is called exact.
 
-server_lr="auto" is rho = r/I 1/L. L bounds the step on theta and the head together, not only on each of them: for
+server_lr="auto" is rho = r/I 1/L, or min_i pi_i 1/L where clients' chances differ: no client's part is then longer
+than at 1/L. L bounds the step on theta and the head together, not only on each of them: for
 f = (theta + w)^2 / 2 both blocks have a curvature of 1, and f one of 2. L is the largest of the clients' constants
 that the server heard in earlier rounds, so that a round's rate does not depend on who takes part in it, which would
 bias the step; a round before which nobody was heard is one of rate 0. The clients receive L with theta: head and
@@ -110,8 +111,11 @@ class Rates:
         )
 
     def last(self, now: Round, shared: Weights) -> float:
-        """Compute the rate of the head's part of the joint step: rho I/r, and alpha_i where it is exact."""
-        rate = best_rate(float(shared[SMOOTHNESS])) if self.joint == "auto" else self.joint * now.scale
+        """Compute the rate of the head's part of the joint step: rho / pi_i, and alpha_i where it is exact."""
+        if self.joint == "auto":
+            rate = best_rate(float(shared[SMOOTHNESS])) * (now.scale / now.largest_scale)
+        else:
+            rate = self.joint * now.scale
         return rate * (now.alpha if self.exact else 1)
 
     def server(self, now: Round, shared: Weights) -> float:

@@ -81,6 +81,7 @@ def read_round(read: Reader) -> Round:
     return Round(
         number=read.whole("number", least=1),
         scale=read.finite("scale", least=1e-9, most=_LARGEST),
+        largest_scale=read.finite("largest_scale", least=1e-9, most=_LARGEST),
         alpha=read.finite("alpha", least=0, most=1),
         seed=read.one("seed", (int,)),
         exchange=read.whole("exchange", least=0),
