@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from pflego.exchange.aggregation import Mean as Mean
     from pflego.exchange.aggregation import Median as Median
     from pflego.exchange.metrics import Metric as Metric
+    from pflego.exchange.objective import Agnostic as Agnostic
+    from pflego.exchange.objective import CVaR as CVaR
+    from pflego.exchange.objective import QFair as QFair
     from pflego.exchange.round import Round as Round
     from pflego.exchange.round import Update as Update
     from pflego.exchange.transforms import Clip as Clip
@@ -85,6 +88,7 @@ _HOMES = {
     ],
     "pflego.exchange.aggregation": ["Mean", "Median"],
     "pflego.exchange.metrics": ["Metric"],
+    "pflego.exchange.objective": ["Agnostic", "CVaR", "QFair"],
     "pflego.exchange.round": ["Round", "Update"],
     "pflego.exchange.transforms": ["Clip"],
     "pflego.federation.network": ["Speed"],

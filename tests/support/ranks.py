@@ -124,6 +124,10 @@ CASES = {
             "missing": "inverse",
         },
     ),
+    "agnostic": Case(pflego.PFLEGO(steps=3), {**LOSSY, "objective": pflego.Agnostic(0.1)}),
+    "cvar, auto": Case(
+        pflego.PFLEGO(steps=3, server_lr="auto", server_optimizer="sgd"), {"objective": pflego.CVaR(0.4, 0.3)}
+    ),
     "two exchanges": Case(TwoExchanges(), {"participation": 2}, scalar_federation, scalar_model),
     "answers": Case(Answering(), {"participation": 3}, scalar_federation, scalar_model),
 }

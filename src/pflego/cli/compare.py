@@ -106,7 +106,7 @@ def tables(entries: Sequence[Entry]) -> list[Table]:
     cost = Table(title="what a round costs a client of median size", title_justify="left")
     headings = {
         quality: [*(name.replace("_", " ") for name in figures), "loss"],
-        clients: list(_OVER_CLIENTS.values()),
+        clients: [*_OVER_CLIENTS.values(), "Gini"],
         cost: ["passes", "GFLOP", "MB of memory", "MB sent", "joules", "seconds", "seconds of the run"],
     }
     for table, columns in headings.items():
@@ -120,7 +120,9 @@ def tables(entries: Sequence[Entry]) -> list[Table]:
             _mean([e.summary.loss for e in own], digits=4),
         )
         clients.add_row(
-            name, *(_mean([getattr(e.summary, key) for e in own], scale) for key in _OVER_CLIENTS)
+            name,
+            *(_mean([getattr(e.summary, key) for e in own], scale) for key in _OVER_CLIENTS),
+            _mean([e.summary.gini for e in own], digits=3),
         )
         cost.add_row(
             name,

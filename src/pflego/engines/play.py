@@ -16,6 +16,7 @@ from pflego.algorithms.base import Algorithm
 from pflego.engines.base import Engine, Gathered, Outcome, Turn, Work
 from pflego.exchange.aggregation import Aggregation, Mean
 from pflego.exchange.metrics import Metric, combine, total
+from pflego.exchange.objective import JOINT_LOSS, Objective
 from pflego.exchange.round import Round
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import (
@@ -29,6 +30,7 @@ from pflego.exchange.weighting import (
 from pflego.federation.roster import ClientId
 from pflego.weights import Weights, elementwise_largest, is_finite, nbytes, weighted_sum
 
+_OBJECTIVE = "objective/"  # before the names of what the server keeps for it
 _OF_WORK = (
     "forward_passes",
     "backward_passes",
@@ -70,6 +72,8 @@ class Exchange:
         What happens to a contribution before it is sent.
     seed
         Decides every random draw.
+    objective
+        What is minimised; None: the mean loss.
     """
 
     algorithm: Algorithm
@@ -78,6 +82,7 @@ class Exchange:
     missing: Missing = "zero"
     transforms: Sequence[Transform] = ()
     seed: int = 0
+    objective: Objective | None = None
 
     @classmethod
     def of(
@@ -122,6 +127,17 @@ class Exchange:
             for position, alpha, scale, weight in zip(cohort, importance, scales, weights, strict=True)
         ]
 
+    def emphasise(self, turns: Sequence[Turn], state: Weights) -> list[Turn]:
+        """Tell clients what they multiply their gradients by, where there is an objective."""
+        if self.objective is None or not turns:
+            return list(turns)
+        importance = self.standing(turns[0].now.number).importance
+        emphases = self.objective.emphases(state, [turn.position for turn in turns], importance)
+        return [
+            replace(turn, now=replace(turn.now, emphasis=emphasis))
+            for turn, emphasis in zip(turns, emphases, strict=True)
+        ]
+
     def play(
         self,
         engine: Engine,
@@ -154,12 +170,13 @@ class Exchange:
         played: Played | None = None
         for exchange in range(self.algorithm.exchanges):
             now = self.round(number, exchange)
+            server, watch = self._divided(number, server)
             answers = self.algorithm.answers(now, shared, server, [ids[position] for position in cohort])
             turns = [
                 replace(turn, answer=dict(answers[ids[turn.position]]))
                 if ids[turn.position] in answers
                 else turn
-                for turn in self.turns(now, cohort)
+                for turn in self.emphasise(self.turns(now, cohort), watch)
             ]
             work = engine.run(turns, shared)
             sound = [outcome for outcome in work.outcomes if outcome.finite]  # the others did nothing of use
@@ -173,6 +190,7 @@ class Exchange:
                 refused = not (is_finite(moved) and is_finite(memory))
                 if not refused:
                     shared, server = moved, memory
+            server |= self._watched(number, watch, gathered.losses)
             seconds = gathered.seconds + time.perf_counter() - began
             keep(states)
             this = Played(
@@ -197,6 +215,22 @@ class Exchange:
         weights = [weight * factor for weight, _ in parts]
         return {**self.aggregation.combine([c for _, c in parts], weights), **gathered.largest}
 
+    def _divided(self, number: int, server: Weights) -> tuple[Weights, Weights]:
+        """Tell the server's own state from what it keeps for the objective, which is made when there is none yet."""
+        kept = {n.removeprefix(_OBJECTIVE): t for n, t in server.items() if n.startswith(_OBJECTIVE)}
+        if self.objective is not None and not kept:
+            kept = self.objective.first(self.standing(number).importance)
+        return {n: t for n, t in server.items() if not n.startswith(_OBJECTIVE)}, kept
+
+    def _watched(self, number: int, kept: Weights, losses: Mapping[int, float]) -> Weights:
+        """Move what the server keeps for the objective: in a round without losses too, which is one of them."""
+        if self.objective is None:
+            return {}
+        standing = self.standing(number)
+        weights = {p: float(standing.importance[p] * standing.scales[p]) / standing.arrival for p in losses}
+        moved = self.objective.step(kept, losses, weights, standing.importance)
+        return {_OBJECTIVE + name: tensor for name, tensor in moved.items()}
+
     def _gather(self, turns: Sequence[Turn], work: Work, arrived: Sequence[Outcome]) -> Gathered:
         """Put together what has arrived in this process."""
         weights = {turn.position: turn.weight for turn in turns}
@@ -218,6 +252,11 @@ class Exchange:
             answered=len(work.outcomes),
             rejected=[outcome.client for outcome in work.outcomes if not outcome.finite],
             arrived=len(arrived),
+            losses={
+                o.position: loss
+                for o in arrived
+                if JOINT_LOSS in o.metrics and (loss := o.metrics[JOINT_LOSS].value) is not None
+            },
             metrics=combine(
                 [
                     *(outcome.metrics for outcome in work.outcomes),

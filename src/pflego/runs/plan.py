@@ -9,6 +9,7 @@ from functools import lru_cache
 from pflego.algorithms.base import Algorithm
 from pflego.engines.play import Exchange
 from pflego.exchange.aggregation import Aggregation, Mean
+from pflego.exchange.objective import Objective
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import WEIGHTINGS, Missing, Standing, WeightingName
 from pflego.federation.draws import Equal, Participation, cohort, scales
@@ -26,6 +27,7 @@ class Plan:
     participation: Participation = Everyone()
     network: Network = Network()
     weighting: WeightingName = "samples"
+    objective: Objective | None = None
     aggregation: Aggregation = Mean()
     missing: Missing = "zero"
     transforms: Sequence[Transform] = ()
@@ -38,7 +40,13 @@ class Plan:
     def exchange(self, algorithm: Algorithm, federation: Federation) -> Exchange:
         """Say how a method's clients and server speak to each other."""
         return Exchange(
-            algorithm, self._standings(federation), self.aggregation, self.missing, self.transforms, self.seed
+            algorithm,
+            self._standings(federation),
+            self.aggregation,
+            self.missing,
+            self.transforms,
+            self.seed,
+            self.objective,
         )
 
     def _standings(self, federation: Federation) -> Callable[[int], Standing]:

@@ -32,6 +32,7 @@ from pflego.engines.local import LocalEngine
 from pflego.engines.peers import Peers, joined
 from pflego.errors import SettingError, UserError, shortened
 from pflego.exchange.aggregation import Aggregation, Mean
+from pflego.exchange.objective import Objective, objective_of
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
 from pflego.federation.draws import Participation, check, spelled
@@ -71,6 +72,7 @@ def train(
     speed: Speed = Speed(),
     missing: Missing = "zero",
     weighting: WeightingName = "samples",
+    objective: Annotated[Objective | str | None, Reads(objective_of)] = None,
     aggregation: Annotated[Aggregation, InPython] = Mean(),
     transforms: Annotated[Sequence[Transform], InPython] = (),
     slice_size: Whole | None = None,
@@ -116,6 +118,9 @@ def train(
         probability that the client takes part and its reply arrives, for every method.
     weighting
         Whose loss counts how much: by samples, as in the paper, or every client equal.
+    objective
+        What is minimised instead of the mean loss: qfair:1, cvar:0.1 or agnostic:0.01, for methods whose clients send
+        the gradient of their full loss. In Python `QFair(q)`, `CVaR(tail)`, `Agnostic(rate)`.
     aggregation
         How contributions are combined.
     transforms
@@ -163,6 +168,7 @@ def train(
         participation=participation_of(participation),
         network=Network(dropout, deadline, speed),
         weighting=weighting,
+        objective=objective_of(objective),
         aggregation=aggregation,
         missing=missing,
         transforms=transforms,
@@ -172,6 +178,7 @@ def train(
         evaluate_adapted=evaluate_adapted,
     )
     check(plan.participation, federation.ids)
+    _check_objective(plan, algorithm)
     place = devices.resolve(device, model.dtype)
     if (inputs := federation.some_inputs(_CHECK_SAMPLES)) is not None:
         model.check(inputs)
@@ -276,6 +283,14 @@ def _check(given: dict[str, object]) -> None:
         raise SettingError("to resume a run, say where it is: out=..., or --out")
 
 
+def _check_objective(plan: Plan, algorithm: Algorithm) -> None:
+    if plan.objective is not None and not algorithm.follows_objectives:
+        raise SettingError(
+            f"objective={plan.objective} multiplies the gradient of a client's full loss by a function of that loss, "
+            f"and {algorithm.name}, as it is set, sends no such gradient: use pflego, with passes=1 and all samples"
+        )
+
+
 def _tables(given: dict[str, object], plan: Plan) -> Tables:
     """Give everything that was asked for, as settings.toml has it."""
     federation, model, algorithm = given["federation"], given["model"], given["algorithm"]
@@ -288,6 +303,7 @@ def _tables(given: dict[str, object], plan: Plan) -> Tables:
         value = given[one.parameter] if owner is None else getattr(owner, one.parameter)
         run[name] = value
     run |= {"participation": spelled(plan.participation), "device": str(given["device"])}
+    run["objective"] = None if plan.objective is None else str(plan.objective)
     run["out"] = None if given["out"] is None else str(given["out"])
     if callable(given["engine"]):
         del run["engine"]

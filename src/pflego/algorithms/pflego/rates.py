@@ -29,10 +29,11 @@ from pflego.learning.heads import Descent
 from pflego.learning.heads.rules import Rule
 from pflego.learning.problem import Problem
 from pflego.learning.theory import best_rate, client_bound, server_bound
-from pflego.weights import Weights, elementwise_largest
+from pflego.weights import Weights, elementwise_largest, norm, plus
 
 if TYPE_CHECKING:
     from pflego.algorithms.pflego.algorithm import PFLEGO
+    from pflego.algorithms.pflego.safeguard import HeadWork
     from pflego.algorithms.pflego.solved import SolvedHeads
     from pflego.algorithms.pflego.stepped import SteppedHeads
 
@@ -65,6 +66,14 @@ def resolve_defaults(algorithm: PFLEGO) -> None:
 def moving(weights: Weights) -> Weights:
     """Leave out L, which no step moves."""
     return {name: tensor for name, tensor in weights.items() if name != SMOOTHNESS}
+
+
+def emphasised(now: Round, problem: Problem, work: HeadWork, features: Tensor) -> tuple[float | None, float]:
+    """Give a client's loss where its joint gradient is taken, a decay included, and what it multiplies that by."""
+    if now.emphasis is None:
+        return None, 1.0
+    loss = problem.head_objective(work.head, features, work.descent)
+    return loss, now.emphasis.factor(loss)
 
 
 @dataclass(frozen=True)
@@ -139,12 +148,22 @@ class Rates:
         return elementwise_largest([{n: t for n, t in part.items() if n == SMOOTHNESS} for part in parts])
 
     def measure(
-        self, problem: Problem, heads: SteppedHeads | SolvedHeads, shared: Weights, head: Weights
+        self,
+        now: Round,
+        problem: Problem,
+        heads: SteppedHeads | SolvedHeads,
+        shared: Weights,
+        work: HeadWork,
+        loss: float | None,
     ) -> Weights:
-        """L of a client's loss in all that the joint step moves, where its rate depends on it."""
+        """L of a client's part of the objective in all that the joint step moves, where its rate depends on it."""
         if self.joint != "auto":
             return {}
-        return {SMOOTHNESS: torch.tensor(self._smoothness(problem, heads, shared, head, _TOLERANCE))}
+        constant = self._smoothness(problem, heads, shared, work.head, _TOLERANCE)
+        if now.emphasis is not None and loss is not None:
+            squared = _squared_gradient(problem, heads, shared, work) if now.emphasis.power else 0.0
+            constant = now.emphasis.smoothness(constant, loss, squared)
+        return {SMOOTHNESS: torch.tensor(constant)}
 
     def local_rate(
         self, problem: Problem, heads: SteppedHeads | SolvedHeads, shared: Weights, head: Weights
@@ -201,3 +220,17 @@ class Rates:
                     f"{problem.client.id!r} at the start, and may go uphill; server_lr='auto' stays below it"
                 )
         return None
+
+
+def _squared_gradient(
+    problem: Problem, heads: SteppedHeads | SolvedHeads, shared: Weights, work: HeadWork
+) -> float:
+    """|g|^2 in all that the joint step moves: theta, W_0 if it is common, and what of the head is the client's own."""
+    gradient = problem.gradient({**moving(shared), **work.head})
+    slope = {name: gradient[name] for name in work.head}
+    parts = [{name: tensor for name, tensor in gradient.items() if name not in slope}]
+    if any(name in shared for name in slope):
+        parts.append(slope)
+    if heads.moves_own:
+        parts.append(plus(slope, work.descent.pull(work.head)) if work.descent.decay else slope)
+    return sum(norm(part) ** 2 for part in parts)
