@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from pflego.exchange import metrics as metrics
     from pflego.exchange.aggregation import Mean as Mean
     from pflego.exchange.metrics import Metric as Metric
+    from pflego.exchange.objective import Agnostic as Agnostic
+    from pflego.exchange.objective import CVaR as CVaR
+    from pflego.exchange.objective import QFair as QFair
     from pflego.exchange.robust import GeometricMedian as GeometricMedian
     from pflego.exchange.robust import Krum as Krum
     from pflego.exchange.robust import Median as Median
@@ -58,12 +61,16 @@ if TYPE_CHECKING:
     from pflego.federation.participation import Fixed as Fixed
     from pflego.federation.roster import Client as Client
     from pflego.federation.roster import Federation as Federation
+    from pflego.federation.unequal import Daily as Daily
+    from pflego.federation.unequal import Estimated as Estimated
+    from pflego.federation.unequal import Independent as Independent
     from pflego.learning import theory as theory
     from pflego.learning.model import Model as Model
     from pflego.learning.task import Classification as Classification
     from pflego.learning.task import Regression as Regression
     from pflego.runs import cost as cost
     from pflego.runs.run import Run as Run
+    from pflego.runs.sampling import best_sampling as best_sampling
     from pflego.settings.open_run import open_run as open_run
     from pflego.training.callbacks import Callback as Callback
     from pflego.training.train import train as train
@@ -85,15 +92,18 @@ _HOMES = {
     ],
     "pflego.exchange.aggregation": ["Mean"],
     "pflego.exchange.metrics": ["Metric"],
+    "pflego.exchange.objective": ["Agnostic", "CVaR", "QFair"],
     "pflego.exchange.robust": ["GeometricMedian", "Krum", "Median", "NormBound", "TrimmedMean"],
     "pflego.exchange.round": ["Round", "Update"],
     "pflego.exchange.transforms": ["Clip"],
     "pflego.federation.network": ["Speed"],
     "pflego.federation.participation": ["Between", "Binomial", "Everyone", "Fixed"],
     "pflego.federation.roster": ["Client", "Federation"],
+    "pflego.federation.unequal": ["Daily", "Estimated", "Independent"],
     "pflego.learning.model": ["Model"],
     "pflego.learning.task": ["Classification", "Regression"],
     "pflego.runs.run": ["Run"],
+    "pflego.runs.sampling": ["best_sampling"],
     "pflego.settings.open_run": ["open_run"],
     "pflego.training.callbacks": ["Callback"],
     "pflego.training.train": ["train"],

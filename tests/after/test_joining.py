@@ -12,7 +12,8 @@ import torch
 import pflego
 from pflego.after.joining import enlarged
 from pflego.algorithms.registry import methods
-from pflego.federation.participation import cohort, participation_of
+from pflego.federation.draws import cohort, expected
+from pflego.federation.participation import participation_of
 from pflego.federation.remote import NotHereError, RemoteFederation
 from pflego.learning.theory import head_smoothness
 from pflego.runs.history import HistoryRow
@@ -124,9 +125,9 @@ def test_rounds_with_the_newcomer_are_those_of_algorithm_1_on_all_clients(
     net = Net(run.shared["0.weight"].numpy(), run.shared["0.bias"].numpy())
     heads: list[F64] = [joined.run.states[f"c{i}"]["head"].numpy() for i in range(5)]
     process = participation_of(participation)
-    scale = 5 / process.expected(5)
+    scale = 5 / expected(process, range(5))
     for number in range(5, 10):
-        chosen = cohort(process, 5, seed=5, number=number)
+        chosen = cohort(process, range(5), seed=5, number=number)
         step_v, step_bias = np.zeros_like(net.V), np.zeros_like(net.v)
         for i in chosen:
             for _ in range(2):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import pflego
+from pflego.federation.draws import cohort
 from pflego.federation.network import Network
-from pflego.federation.participation import cohort
 from pflego.runs.run import Run
 from pflego.training.loop import NothingLearnedWarning
 from tests.support.own_parts import GOALS, Answering, Scalar, TwoExchanges, scalar_federation, scalar_model
@@ -51,7 +51,7 @@ def test_two_exchanges_with_some_clients_and_lost_replies(missing: str) -> None:
     run = train(TwoExchanges(), rounds=12, participation=2, dropout=0.4, missing=missing, seed=1)
     network, w, lost = Network(dropout=0.4), 0.0, []
     for t in range(1, 13):
-        members = cohort(pflego.Fixed(2), 3, seed=1, number=t)
+        members = cohort(pflego.Fixed(2), range(3), seed=1, number=t)
         there = [
             i for i in members if network.delivers(samples=NS[i], passes=2, client=NAMES[i], number=t, seed=1)
         ]

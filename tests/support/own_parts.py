@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import pflego
 from pflego import metrics
 from pflego.exchange.round import Round, Update
-from pflego.federation.participation import Positions
+from pflego.federation.draws import Positions
 from pflego.federation.roster import ClientId
 from pflego.learning.model import Model
 from pflego.learning.problem import Problem

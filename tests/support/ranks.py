@@ -26,7 +26,8 @@ import pflego
 from pflego import files
 from pflego.cli import app
 from pflego.codec import Facts
-from pflego.federation.participation import cohort, participation_of
+from pflego.federation.draws import cohort
+from pflego.federation.participation import participation_of
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import Row
 from pflego.runs import server_files, state_files
@@ -67,7 +68,7 @@ class Case:
 
     def cohort(self, number: int) -> list[int]:
         """Say who takes part in a round: three clients, unless the case says otherwise."""
-        return cohort(participation_of(self.options.get("participation", 3)), 7, seed=0, number=number)
+        return cohort(participation_of(self.options.get("participation", 3)), range(7), seed=0, number=number)
 
     def open(self, folder: Path) -> Run:
         return pflego.open_run(
@@ -114,6 +115,18 @@ CASES = {
     "clipped": Case(pflego.PFLEGO(steps=3), {"transforms": [pflego.Clip(0.01)]}),
     "equal weights": Case(pflego.FedAvg(steps=3, client_lr=0.1), {**LOSSY, "weighting": "equal"}),
     "own participation": Case(pflego.PFLEGO(steps=3), {"participation": Neighbours()}),
+    "independent, inverse": Case(
+        pflego.PFLEGO(steps=3, server_lr="auto", server_optimizer="sgd"),
+        {
+            "participation": pflego.Independent({f"c{i}": 0.2 + 0.1 * i for i in range(7)}),
+            "dropout": 0.3,
+            "missing": "inverse",
+        },
+    ),
+    "agnostic": Case(pflego.PFLEGO(steps=3), {**LOSSY, "objective": pflego.Agnostic(0.1)}),
+    "cvar, auto": Case(
+        pflego.PFLEGO(steps=3, server_lr="auto", server_optimizer="sgd"), {"objective": pflego.CVaR(0.4, 0.3)}
+    ),
     "two exchanges": Case(TwoExchanges(), {"participation": 2}, scalar_federation, scalar_model),
     "answers": Case(Answering(), {"participation": 3}, scalar_federation, scalar_model),
 }

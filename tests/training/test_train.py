@@ -11,7 +11,7 @@ from torch import nn
 
 import pflego
 from pflego.errors import SettingError
-from pflego.federation.participation import cohort
+from pflego.federation.draws import cohort
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
 from pflego.training.progress import Progress
@@ -57,7 +57,7 @@ def test_participants_are_judged_before_aggregation_and_everyone_after() -> None
         z = np.tanh(client.x_test.numpy() @ V.T + v) @ W[:, :-1].T + W[:, -1]
         return int((client.classes.numpy()[z.argmax(axis=1)] == client.y_test.numpy()).sum())
 
-    chosen = cohort(pflego.Fixed(3), 5, seed=0, number=1)
+    chosen = cohort(pflego.Fixed(3), range(5), seed=0, number=1)
     before = sum(correct(twin.net.V, twin.net.v, i) for i in chosen)
     after = sum(correct(new["0.weight"], new["0.bias"], i) for i in range(5))
     assert run.history[0]["participants_accuracy"] == before / 12
@@ -73,7 +73,7 @@ def test_participants_are_judged_on_their_training_data_where_that_is_asked_for(
     algorithm = pflego.PFLEGO(steps=4, server_lr=0.5)
     run = pflego.train(twin.federation, twin.model, algorithm, evaluate_training=True, **settings)
     right = samples = 0
-    for i in cohort(pflego.Fixed(3), 5, seed=0, number=1):
+    for i in cohort(pflego.Fixed(3), range(5), seed=0, number=1):
         client, W = twin.federation[i], run.states[f"c{i}"]["head"].numpy()
         z = np.tanh(client.x_train.numpy() @ twin.net.V.T + twin.net.v) @ W[:, :-1].T + W[:, -1]
         right += int((client.classes.numpy()[z.argmax(axis=1)] == client.y_train.numpy()).sum())

@@ -26,6 +26,7 @@ from pflego.data.one_client import read_client
 from pflego.data.schema import Schema, schema_of
 from pflego.engines.local import LocalEngine
 from pflego.errors import FolderError, UserError, check_positive
+from pflego.federation.draws import expected
 from pflego.federation.roster import Client, ClientId, Federation
 from pflego.files import make_folder
 from pflego.learning.evaluation import Score
@@ -181,8 +182,8 @@ def _check_shared_head(run: Run, problems: Problems) -> None:
 def _alone(run: Run, client: Client, rounds: int | None) -> Score | None:
     """Train the client alone by the run's own method, from the same first weights, and return its score."""
     if rounds is None:
-        expected = run.plan.participation.expected(len(run.federation))
-        usual = len(run.history) * expected / len(run.federation)
+        mean = expected(run.plan.participation, run.federation.ids, seed=run.plan.seed)
+        usual = len(run.history) * mean / len(run.federation)
         rounds = max(1, min(round(usual), _MOST_ALONE))
     if rounds == 0 or isinstance(run.algorithm, Local):
         return None

@@ -64,6 +64,11 @@ class Algorithm(ABC):
         return False
 
     @property
+    def follows_objectives(self) -> bool:
+        """Whether clients send the gradient of their full loss, and multiply it by `now.emphasis` at that loss."""
+        return False
+
+    @property
     def largest(self) -> frozenset[str]:
         """Names in contributions of which the server takes the largest; all others are added up by their weights."""
         return frozenset()

@@ -117,6 +117,7 @@ def summary(run: Run) -> Table:
         table.add_row(f"{metric}, all clients, after local steps", percent(came_to.everyone_adapted, metric))
     table.add_row(f"{metric}, mean over clients", percent(came_to.client_mean, metric))
     table.add_row(f"{metric}, worst tenth of clients", percent(came_to.worst_tenth, metric))
+    table.add_row(f"{metric}, spread over clients", percent(came_to.spread, metric))
     table.add_row(
         "backbone passes per round and client",
         f"{came_to.forward_passes:.4g} forward, {came_to.backward_passes:.4g} backward",

@@ -72,7 +72,10 @@ def sheets(entries: Sequence[Entry], protocol: Protocol | None = None) -> list[S
         for name, own in ranked.items()
     }
     clients = {
-        name: [_mean([getattr(e.summary, key) for e in own], scale) for key in _OVER_CLIENTS]
+        name: [
+            *(_mean([getattr(e.summary, key) for e in own], scale) for key in _OVER_CLIENTS),
+            _mean([e.summary.gini for e in own], digits=3),
+        ]
         for name, own in ranked.items()
     }
     cost = {
@@ -111,7 +114,7 @@ def sheets(entries: Sequence[Entry], protocol: Protocol | None = None) -> list[S
     paid = ["passes", "GFLOP", "MB of memory", "MB sent", "joules", "seconds", "seconds of the run"]
     return [
         sheet(f"{metric}{unit}", headings, quality, *notes),
-        sheet(f"{metric}{unit} of everyone, over clients", list(_OVER_CLIENTS.values()), clients),
+        sheet(f"{metric}{unit} of everyone, over clients", [*_OVER_CLIENTS.values(), "Gini"], clients),
         sheet("what a round costs a client of median size", paid, cost, f"{spent}{Energy()}"),
     ]
 

@@ -14,6 +14,7 @@ from pflego.algorithms.base import Algorithm, works_in_groups
 from pflego.engines.base import Gathered, Outcome, Turn, Work
 from pflego.engines.parallel import map_in_threads
 from pflego.exchange.metrics import Metric, check_names, largest, mean
+from pflego.exchange.objective import JOINT_LOSS
 from pflego.exchange.round import Update
 from pflego.exchange.transforms import Transform
 from pflego.federation.roster import ClientId
@@ -187,6 +188,8 @@ class LocalEngine:
             "forward_passes": largest(problem.forward_passes),
             "backward_passes": largest(problem.backward_passes),
         }
+        if turn.now.emphasis is not None and update.joint_loss is not None:
+            metrics[JOINT_LOSS] = mean(update.joint_loss, turn.now.alpha)
         finite = is_finite(sent) and is_finite(update.state)
         finite = finite and all(isfinite(metric.total) for metric in update.metrics.values())
         if self.evaluate:

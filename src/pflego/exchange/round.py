@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pflego.exchange.metrics import Metric
+from pflego.exchange.objective import Emphasis
 from pflego.weights import Weights
 
 
@@ -14,9 +15,13 @@ class Round:
     """What a client, or the server, knows of a round."""
 
     number: int  # t, from 1
-    scale: float = 1.0  # I/r, the inverse of the client's chance to take part
+    scale: float = 1.0  # 1/pi_i, the inverse of the client's chance to take part; the server's: the largest
+    largest_scale: float = (
+        1.0  # the largest factor of anybody's contribution: the server's rates depend on it
+    )
     alpha: float = 1.0  # a_i, the weight of the client's loss in the federation's; of everybody's: 1
     seed: int = 0
+    emphasis: Emphasis | None = None  # by which the client's loss changes how much its gradient counts
     exchange: int = 0  # which of the method's exchanges in this round, from 0
 
 
@@ -28,4 +33,5 @@ class Update:
     contribution: Weights = field(default_factory=dict)  # differences or gradients, never weights
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # what it measured, by name
     loss: float | None = None  # after the last step; None: not known without another pass
+    joint_loss: float | None = None  # where the gradient that it sends was taken, for objectives
     model: Weights | None = None  # its model right after its steps, where `personal` would not give it

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pflego.errors import SettingError
+from pflego.federation.draws import spelled
 from pflego.federation.participation import Between, Binomial, Everyone, Fixed
 from pflego.federation.remote import NotHereError, RemoteFederation
+from pflego.federation.unequal import Independent
 from pflego.report import measures
 from pflego.report.alone import BASELINE, Alone, learn_alone
 from pflego.report.clients import Clients, class_names, describe, shown
@@ -177,8 +179,10 @@ def _facts_of(run: Run) -> list[str]:
             facts.append(f"{low:,} to {high:,} taking part in each")
         case Everyone():
             facts.append("everyone taking part in each")
+        case Independent():
+            facts.append("each client taking part with a probability of its own")
         case other:
-            facts.append(f"taking part: {other}")
+            facts.append(f"taking part: {spelled(other)}")
     for key, words in {
         "missing": "missing replies",
         "rejected": "updates left out as not finite",

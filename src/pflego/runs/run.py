@@ -98,7 +98,7 @@ class Run:
 
     def participants(self, number: int) -> list[ClientId]:
         """Name those who were asked to take part in a round, drawn again from the seed."""
-        drawn = self.plan.cohort(number, len(self.federation))
+        drawn = self.plan.cohort(number, self.federation.ids)
         return [self.federation.ids[position] for position in drawn]
 
     def personal_model(self, client: ClientId, *, adapt: bool = False) -> PersonalModel:
@@ -176,7 +176,7 @@ class Run:
 
         position = median_client(self.federation) if client is None else self.federation.position(client)
         state = to(self.states[self.federation[position].id], self.problems.device)
-        exchange = self.plan.exchange(self.algorithm, self.federation.sizes)
+        exchange = self.plan.exchange(self.algorithm, self.federation)
         return client_cost(exchange, self.problems, position, self.shared, state)
 
     def report(self, path: str | Path, *, alone: bool | None = None) -> Path:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pflego.federation.remote import RemoteFederation
 from pflego.learning.ceiling import ceiling
-from pflego.learning.evaluation import pooled, worst_tenth
+from pflego.learning.evaluation import gini, pooled, worst_tenth
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
 
@@ -89,6 +89,7 @@ class Summary:
     ceiling: float | None  # of everyone's figure, where a shared head with local labels is used as it is
     spread: float | None  # standard deviation of the metric over clients
     worst_tenth: float | None
+    gini: float | None  # of the metric over clients: 0 all alike, near 1 one has everything
     participants: float | None  # mean over the last rounds
     loss: float | None  # of the last round's participants
     forward_passes: float  # of a participant in a round, the most there were
@@ -122,6 +123,7 @@ class Summary:
             ceiling=_ceiling(run),
             spread=pstdev(figures) if figures else None,
             worst_tenth=worst_tenth(figures, higher_is_better=task.higher_is_better),
+            gini=gini(figures),
             participants=fmean(participants) if participants else None,
             loss=curves["loss"][-1][1] if curves["loss"] else None,
             forward_passes=max(values("forward_passes"), default=0),

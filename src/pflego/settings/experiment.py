@@ -12,7 +12,8 @@ from pflego.algorithms.base import Algorithm
 from pflego.data import load
 from pflego.declaration import arguments
 from pflego.engines.base import EngineMaker
-from pflego.federation.participation import Participation, participation_of
+from pflego.federation.draws import Participation
+from pflego.federation.participation import participation_of
 from pflego.federation.roster import Federation
 from pflego.learning.model import Model
 from pflego.runs.record import JOINED, flat

@@ -10,8 +10,10 @@ from pflego.algorithms.base import Algorithm
 from pflego.declaration import arguments, opening
 from pflego.engines.local import LocalEngine
 from pflego.errors import FolderError, UntrustedError, UserError, path_of
+from pflego.exchange.objective import objective_of
+from pflego.federation.draws import Participation
 from pflego.federation.members import Members
-from pflego.federation.participation import Participation, participation_of
+from pflego.federation.participation import participation_of
 from pflego.federation.roster import Federation
 from pflego.learning import device as devices
 from pflego.learning.model import Model
@@ -110,6 +112,7 @@ def plan_of(tables: Tables, participation: Participation | None = None) -> Plan:
         "participation": participation
         or _again("participation", lambda: participation_of(run["participation"])),
         "evaluate_every": run.get("evaluate_every"),
+        "objective": _again("objective", lambda: objective_of(run.get("objective"))),
         "joined_after": joined_after(tables),
     }
     in_python = {*objects, "aggregation", "transforms"}

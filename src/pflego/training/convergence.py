@@ -21,7 +21,7 @@ from pflego.algorithms.pflego import PFLEGO
 from pflego.algorithms.pflego.rates import SMOOTHNESS
 from pflego.errors import SettingError
 from pflego.exchange.round import Round
-from pflego.federation.participation import Participation
+from pflego.federation.draws import Participation, expected
 from pflego.federation.roster import Federation
 from pflego.learning.model import Model
 from pflego.learning.problem import Problem, Problems
@@ -89,14 +89,14 @@ def measure(
     if algorithm.passes > 1:
         raise SettingError("the corollary speaks of one gradient per round: leave passes at 1")
     clients, problems = len(federation), Problems(federation, model)
-    expected = participation.expected(clients)
+    participants = expected(participation, federation.ids, seed=seed)
     shared = algorithm.init_shared(model, problems.outputs, seed)
     states = [algorithm.init_state(problems[position], seed) for position in range(clients)]
     constant = _smoothness(algorithm, problems, shared, states)
     first_loss = _loss(algorithm, problems, shared, states)
     points = []
     for rounds in horizons:
-        rate = corollary_rate(constant, expected=expected, clients=clients, rounds=rounds)
+        rate = corollary_rate(constant, expected=participants, clients=clients, rounds=rounds)
         watcher = SquaredGradients()
         run = train(
             federation,
@@ -117,7 +117,7 @@ def measure(
                 sum(watcher.values) / rounds,
                 corollary_bound(
                     constant,
-                    expected=expected,
+                    expected=participants,
                     clients=clients,
                     rounds=rounds,
                     largest_gradient=watcher.largest,
@@ -138,8 +138,8 @@ def _smoothness(algorithm: PFLEGO, problems: Problems, shared: Weights, states: 
     rates = replace(algorithm, server_lr="auto", server_optimizer="sgd").rates
 
     def constant(problem: Problem, state: Weights) -> float:
-        fitted = algorithm.heads.fit(shared, state, problem, problem.forward(shared).features).head
-        return float(rates.measure(problem, algorithm.heads, shared, fitted)[SMOOTHNESS])
+        work = algorithm.heads.fit(shared, state, problem, problem.features(shared))
+        return float(rates.measure(Round(1), problem, algorithm.heads, shared, work, None)[SMOOTHNESS])
 
     return max(constant(problems[position], state) for position, state in enumerate(states))
 

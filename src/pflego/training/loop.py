@@ -63,7 +63,7 @@ class Training:
     keep: int = 1
 
     def __post_init__(self) -> None:
-        self._exchange = self.run.plan.exchange(self.run.algorithm, self.run.federation.sizes)
+        self._exchange = self.run.plan.exchange(self.run.algorithm, self.run.federation)
         self._unsaved: dict[ClientId, Weights] = {}
         self._warned = False
 
@@ -90,7 +90,7 @@ class Training:
     def play(self, number: int) -> HistoryRow:
         """Let a cohort work and the server step; give the round's row of the history."""
         run = self.run
-        cohort = run.plan.cohort(number, len(run.federation))
+        cohort = run.plan.cohort(number, run.federation.ids)
         played = self._exchange.play(
             self.engine,
             number,
@@ -136,7 +136,7 @@ class Training:
     def warn(self) -> None:
         """Say once what looks wrong before the first round, where the client is that sees it."""
         run = self.run
-        cohort = run.plan.cohort(1, len(run.federation))
+        cohort = run.plan.cohort(1, run.federation.ids)
         if not cohort or not self.own[cohort[0]]:
             return
         problem = run.problems[cohort[0]]

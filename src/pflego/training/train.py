@@ -32,10 +32,12 @@ from pflego.engines.local import LocalEngine
 from pflego.engines.peers import Peers, joined
 from pflego.errors import SettingError, UserError, calling, named, shortened
 from pflego.exchange.aggregation import Aggregation, Mean
+from pflego.exchange.objective import Objective, objective_of
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
+from pflego.federation.draws import Participation, check, spelled
 from pflego.federation.network import Network, Speed
-from pflego.federation.participation import Everyone, Participation, participation_of, spelled
+from pflego.federation.participation import Everyone, participation_of
 from pflego.federation.remote import RemoteFederation
 from pflego.federation.roster import ClientId, Federation
 from pflego.learning import device as devices
@@ -70,6 +72,7 @@ def train(
     speed: Speed = Speed(),
     missing: Missing = "zero",
     weighting: WeightingName = "samples",
+    objective: Annotated[Objective | str | None, Reads(objective_of)] = None,
     aggregation: Annotated[Aggregation, InPython] = Mean(),
     transforms: Annotated[Sequence[Transform], InPython] = (),
     slice_size: Whole | None = None,
@@ -98,8 +101,11 @@ def train(
     rounds
         T, the number of rounds.
     participation
-        Who takes part in a round: a number, everyone, binomial:0.2, between:4-28, or module:Name of your own. In Python
-        `Fixed(r)`, `Everyone()`, `Binomial(p)`, `Between(low, high)`, or any object with check, expected and draw.
+        Who takes part in a round: a number, everyone, binomial:0.2, between:4-28; independent:FILE (client ids and
+        probabilities, JSON or CSV), daily:0.05-0.5/24 (clients in time zones), estimated:50:PROCESS (chances that the
+        server only estimates); or module:Name of your own. In Python `Fixed(r)`, `Everyone()`, `Binomial(p)`,
+        `Between(low, high)`, `Independent({id: p})`, `Daily(low, high)`, `Estimated(process)`, or any object with
+        check, expected and draw.
     dropout
         The probability that a participant's reply never arrives.
     deadline
@@ -109,9 +115,13 @@ def train(
         How fast clients are, in the simulation of stragglers.
     missing
         Where replies are missing: count them as zero, or renormalise the weights of the others to sum to one; or
-        normalise the weights of those that arrived in every round, missing or not.
+        normalise the weights of those that arrived in every round, missing or not. inverse: divide each weight by the
+        probability that the client takes part and its reply arrives, for every method.
     weighting
         Whose loss counts how much: by samples, as in the paper, or every client equal.
+    objective
+        What is minimised instead of the mean loss: qfair:1, cvar:0.1 or agnostic:0.01, for methods whose clients send
+        the gradient of their full loss. In Python `QFair(q)`, `CVaR(tail)`, `Agnostic(rate)`.
     aggregation
         How contributions are combined.
     transforms
@@ -161,6 +171,7 @@ def train(
         participation=participation_of(participation),
         network=Network(dropout, deadline, speed),
         weighting=weighting,
+        objective=objective_of(objective),
         aggregation=aggregation,
         missing=missing,
         transforms=transforms,
@@ -170,7 +181,8 @@ def train(
         evaluate_adapted=evaluate_adapted,
         evaluate_training=evaluate_training,
     )
-    plan.participation.check(len(federation))
+    check(plan.participation, federation.ids)
+    _check_objective(plan, algorithm)
     place = devices.resolve(device, model.dtype)
     if (inputs := federation.some_inputs(_CHECK_SAMPLES)) is not None:
         model.check(inputs)
@@ -189,7 +201,7 @@ def train(
         if folder is not None and (states == "disk" or stored is not None):
             stored = folder.state
         kept = kept_states(federation, model, algorithm, seed, begin, stored, in_memory=states == "memory")
-        together = plan.network.lossless and plan.exchange(algorithm, federation.sizes).sums
+        together = plan.network.lossless and plan.exchange(algorithm, federation).sums
         here = LocalEngine(problems, algorithm, kept, transforms, together, training=evaluate_training)
         with _worker(engine, here, peers, own) as worker:
             run = Run(
@@ -278,6 +290,14 @@ def _check(given: dict[str, object]) -> None:
         raise SettingError("to resume a run, say where it is: out=..., or --out")
 
 
+def _check_objective(plan: Plan, algorithm: Algorithm) -> None:
+    if plan.objective is not None and not algorithm.follows_objectives:
+        raise SettingError(
+            f"objective={plan.objective} multiplies the gradient of a client's full loss by a function of that loss, "
+            f"and {algorithm.name}, as it is set, sends no such gradient: use pflego, with passes=1 and all samples"
+        )
+
+
 def _tables(given: dict[str, object], plan: Plan) -> Tables:
     """Give everything that was asked for, as settings.toml has it."""
     federation, model, algorithm = given["federation"], given["model"], given["algorithm"]
@@ -290,6 +310,7 @@ def _tables(given: dict[str, object], plan: Plan) -> Tables:
         value = given[one.parameter] if owner is None else getattr(owner, one.parameter)
         run[name] = value
     run |= {"participation": spelled(plan.participation), "device": str(given["device"])}
+    run["objective"] = None if plan.objective is None else str(plan.objective)
     run["out"] = None if given["out"] is None else str(given["out"])
     if callable(given["engine"]):
         del run["engine"]

@@ -31,7 +31,9 @@ METHODS: dict[str, dict[str, float | int | str | bool]] = {
 }
 
 
-def here(method: str, *, classes: bool = True, participation: int = 3) -> pflego.Run:
+def here(
+    method: str, *, classes: bool = True, participation: int = 3, objective: str | None = None
+) -> pflego.Run:
     """The same in one process."""
     own = {**METHODS[method], "steps": CONFIG["steps"]}
     return pflego.train(
@@ -40,6 +42,7 @@ def here(method: str, *, classes: bool = True, participation: int = 3) -> pflego
         find_method(method.partition(",")[0])(**own),
         rounds=4,
         participation=participation,
+        objective=objective,
         seed=5,
         evaluate_every=2,
         device="cpu",
@@ -126,3 +129,16 @@ def test_nothing_personal_is_on_the_server(tmp_path: Path) -> None:
     assert names
     assert not [name for name in names if "head" in name]
     assert all(run.states[name] == {} for name in NAMES)
+
+
+@pytest.mark.parametrize("objective", ["qfair:1.0", "cvar:0.5/0.3", "agnostic:0.1"])
+def test_an_objective_is_the_same_on_flower(objective: str, tmp_path: Path) -> None:
+    ours = train(
+        sites(tmp_path), tmp_path / "server", objective=objective, algorithm="pflego", participation=3
+    )
+    theirs = here("pflego", objective=objective)
+    assert_close(ours.shared, theirs.shared)
+    assert_same_history(ours, theirs)
+    for id in NAMES:
+        assert_close(state(tmp_path, id), theirs.states[id])
+    assert abs(theirs.shared["1.weight"] - here("pflego").shared["1.weight"]).max() > 1e-4

@@ -23,7 +23,7 @@ import torch
 from pflego.algorithms.base import Algorithm, Family
 from pflego.algorithms.optimizers import OptimizerName, optimizer_step
 from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
-from pflego.algorithms.pflego.rates import Rates, check_decay, moving, resolve_defaults
+from pflego.algorithms.pflego.rates import Rates, check_decay, emphasised, moving, resolve_defaults
 from pflego.algorithms.pflego.safeguard import last_step
 from pflego.algorithms.pflego.several_passes import adapt_in_passes, passes_in_turn
 from pflego.algorithms.pflego.solved import SolvedHeads
@@ -140,6 +140,11 @@ class PFLEGO(Algorithm):
         return SteppedHeads(self.parts, self.rates, self.steps - 1)
 
     @property
+    def follows_objectives(self) -> bool:
+        """One pass over all samples gives the loss and its gradient at one point."""
+        return self.passes == 1 and self.sample is None
+
+    @property
     def largest(self) -> frozenset[str]:
         """Of smoothness constants the server takes the largest."""
         return frozenset(self.rates.first_shared())
@@ -182,19 +187,24 @@ class PFLEGO(Algorithm):
             problem.head_gradient(w.head, phi)
             for problem, w, phi in zip(problems, work, features, strict=True)
         ]
+        losses, factors = zip(*map(emphasised, turns, problems, work, features), strict=True)
+        weights = [weight * factor for weight, factor in zip(weights, factors, strict=True)]
         slopes = [j.features if a == 1 else j.features * a for j, a in zip(joint, weights, strict=True)]
         contribution = forward.backward(slopes[0] if len(slopes) == 1 else torch.cat(slopes))
         contribution |= self.parts.contribution(shared, [j.head for j in joint], problems, weights)
         updates, constants = [], []
-        for now, problem, phi, w, j in zip(turns, problems, features, work, joint, strict=True):
-            constants.append(rates.measure(problem, heads, shared, w.head))
-            rate = rates.last(now, shared)
+        for now, problem, phi, w, j, at, factor in zip(
+            turns, problems, features, work, joint, losses, factors, strict=True
+        ):
+            constants.append(rates.measure(now, problem, heads, shared, w, at))
+            rate = rates.last(now, shared) * factor
             head = last_step(problem, w, phi, j.head, rate)
             metrics = rates.metrics(w.descent, rate, steps=self.steps - 1)
             updates.append(
                 Update(
                     heads.kept(shared, head, problem),
                     loss=problem.head_loss(head, phi) if problem.whole else None,
+                    joint_loss=at,
                     model=None if heads.moves_own else {**shared, **head},
                     metrics={"fallbacks": total(w.fallbacks), **metrics},
                 )

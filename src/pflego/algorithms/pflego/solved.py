@@ -45,8 +45,9 @@ class SolvedHeads:
 
     def fit(self, shared: Weights, state: Weights, problem: Problem, features: Tensor) -> HeadWork:
         """Solve for the head that belongs to features."""
-        head = solve_head(problem, features, self.decay, self.parts.anchor(shared, problem))
-        return HeadWork(head, Descent(rate=0.0, limit=0.0))
+        anchor = self.parts.anchor(shared, problem)
+        head = solve_head(problem, features, self.decay, anchor)
+        return HeadWork(head, Descent(rate=0.0, decay=self.decay, anchor=anchor, limit=0.0))
 
     def kept(self, shared: Weights, head: Weights, problem: Problem) -> Weights:
         """Return nothing: a client keeps no state."""
