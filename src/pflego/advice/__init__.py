@@ -32,8 +32,8 @@ from pflego.advice.start import choose, start, stop_after
 from pflego.advice.verdict import Answer, answer, shrinks
 from pflego.advice.words import Advice, Standing
 from pflego.errors import SettingError, check_positive
-from pflego.federation.participation import Everyone, Fixed, Participation
-from pflego.federation.roster import Federation
+from pflego.federation.participation import Everyone, Fixed, Participation, participation_of
+from pflego.federation.roster import Federation, check_federation
 from pflego.learning.evaluation import worst_tenth
 from pflego.learning.model import Model
 from pflego.randomness import numpy_generator
@@ -160,6 +160,7 @@ def advise(
 def _check(
     federation: Federation, rounds: int | None, look_at: int | None, splits: int, budget: float
 ) -> None:
+    check_federation(federation)
     if len(federation) < 2:
         raise SettingError(
             "a federation of one client has nobody to federate with: let it learn alone, --algorithm local"
@@ -177,7 +178,7 @@ def _check(
 def _participation(wanted: Participation | int | None, clients: int) -> Participation:
     if wanted is None:
         return Everyone() if clients <= _A_ROUND else Fixed(_A_ROUND)
-    chosen = Fixed(wanted) if isinstance(wanted, int) else wanted
+    chosen = participation_of(wanted)
     chosen.check(clients)
     return chosen
 
