@@ -94,6 +94,8 @@ def test_formulas_are_quoted_and_numbers_are_not() -> None:
         ["data", "schema", "digits", "--out", "settings"],
         ["run", "--out", "file", "--rounds", "1"],
         ["data", "check", "photos", "--size", "100000"],
+        ["theory", "--out", "."],
+        ["paper", "results", "--out", "."],
         ["deploy", "key", "/proc/site.pem"],  # where nothing can be written
     ],
 )

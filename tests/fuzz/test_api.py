@@ -17,6 +17,7 @@ from torch import nn
 
 import pflego
 from pflego.algorithms.registry import methods
+from pflego.federation.participation import participation_of
 from pflego.runs.run import Run
 from tests.support.odd import VALUES, fuzzed, tried
 
@@ -106,6 +107,18 @@ def test_what_is_asked_of_a_run(run: Run, value: object) -> None:
     tried(lambda: run.export("a", "model", formats=value))  # type: ignore[arg-type]
     tried(lambda: pflego.open_run(value))  # type: ignore[arg-type]
     tried(lambda: pflego.load_model(value))  # type: ignore[arg-type]
+    tried(lambda: run.states[value])  # type: ignore[index]
+
+
+@fuzzed(60)
+@given(VALUES)
+def test_models_and_advice(value: object) -> None:
+    tried(lambda: pflego.models.build(value, (2,)))  # type: ignore[arg-type]
+    tried(lambda: pflego.models.build("mlp", value))  # type: ignore[arg-type]
+    tried(lambda: pflego.Model(value, features=2))  # type: ignore[arg-type]
+    tried(lambda: pflego.Model(nn.Linear(2, 2), features=value))  # type: ignore[arg-type]
+    tried(lambda: pflego.advise(value))  # type: ignore[arg-type]
+    tried(lambda: participation_of(value).check(3))
 
 
 _METHODS = st.sampled_from(list(methods().values()))
@@ -133,3 +146,4 @@ def test_functions_that_give_anything(first: object, second: object) -> None:
     train = partial(pflego.train, _federation(), _model(), rounds=1, progress=False)
     tried(lambda: train(pflego.PFLEGO(steps=1), engine=gives[0]))
     tried(lambda: train(pflego.PFLEGO(steps=1, head_init=gives[0])))
+    tried(lambda: train(pflego.PFLEGO(steps=1), transforms=[gives[0]]))

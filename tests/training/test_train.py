@@ -267,6 +267,15 @@ def test_what_makes_no_engine_is_refused(engine: Any, said: str) -> None:
         pflego.train(twin.federation, twin.model, pflego.PFLEGO(), rounds=1, engine=engine)
 
 
+@pytest.mark.parametrize(
+    ("transform", "said"), [(lambda *_: {}, "must give tensors by the names"), (lambda: 3, "<lambda> failed")]
+)
+def test_a_transform_that_loses_tensors_is_refused(transform: Any, said: str) -> None:
+    twin = world()
+    with pytest.raises(SettingError, match=said):
+        pflego.train(twin.federation, twin.model, pflego.PFLEGO(), rounds=1, transforms=[transform])
+
+
 def test_a_head_init_that_fails_is_named() -> None:
     twin = world()
     method = pflego.PFLEGO(head_init=int)  # type: ignore[arg-type]

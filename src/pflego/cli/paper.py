@@ -179,9 +179,9 @@ def search(
 @app.command()
 def results(
     folder: Annotated[Path, typer.Argument(help="Where the experiments were run.")] = Path("runs/paper"),
-    out: Annotated[Path, typer.Option(help="The page to write; figures go beside it as JSON.")] = Path(
-        "results.md"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="The page to write; figures go beside it as JSON.", dir_okay=False)
+    ] = Path("results.md"),
 ) -> None:
     """Write all results as one page: ours beside the paper's, and what was reduced."""
     from pflego.paper.results import write

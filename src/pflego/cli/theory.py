@@ -34,9 +34,9 @@ _OF_THE_METHOD = [
 def rate(
     context: typer.Context,
     horizons: Annotated[str, typer.Option(help="The numbers of rounds T to train for.")] = "10,20,40,80,160",
-    out: Annotated[Path, typer.Option(help="The picture to draw; figures go beside it as JSON.")] = Path(
-        "theory-rate.png"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="The picture to draw; figures go beside it as JSON.", dir_okay=False)
+    ] = Path("theory-rate.png"),
 ) -> None:
     """Corollary 1: how the mean squared gradient norm falls with the number of rounds T.
 

@@ -13,6 +13,7 @@ import torch
 from pflego.algorithms.base import Algorithm, works_in_groups
 from pflego.engines.base import Gathered, Outcome, Turn, Work
 from pflego.engines.parallel import map_in_threads
+from pflego.errors import SettingError, calling, named, shortened
 from pflego.exchange.metrics import Metric, check_names, largest, mean
 from pflego.exchange.objective import JOINT_LOSS
 from pflego.exchange.round import Update
@@ -169,7 +170,14 @@ class LocalEngine:
         names, client = self.algorithm.largest, self.problems.federation.ids[turn.position]
         sent = {name: tensor for name, tensor in contribution.items() if name not in names}
         for transform in self.transforms:
-            sent = transform(sent, turn.now, client)
+            with calling(f"transform {named(transform)} failed", SettingError):
+                done = transform(sent, turn.now, client)
+            if not isinstance(done, Mapping) or done.keys() != sent.keys():
+                raise SettingError(
+                    f"transform {named(transform)} must give tensors by the names it was given, "
+                    f"{', '.join(sent)}, not {shortened(done)}"
+                )
+            sent = dict(done)
         return {**sent, **{name: tensor for name, tensor in contribution.items() if name in names}}
 
     def _outcome(

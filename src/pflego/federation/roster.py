@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pflego.errors import DataError, calling, named, shortened
+from pflego.errors import DataError, SettingError, calling, named, shortened
 from pflego.federation.client import Array, Client, ClientId, checked_id
 from pflego.learning.task import Classification, Regression, Task
 
@@ -229,6 +229,14 @@ class Federation:
         return f"Federation({len(self)} clients, {self.samples} training samples, {kind})"
 
 
+def check_federation(value: object) -> None:
+    """Refuse what is no federation."""
+    if not isinstance(value, Federation):
+        raise SettingError(
+            f"federation must be a pflego.Federation, as pflego.load gives it, not {shortened(value)}"
+        )
+
+
 def _members(clients: object) -> list[Client]:
     """List the clients of a federation; refuse what is none."""
     if not isinstance(clients, Iterable):
@@ -262,4 +270,4 @@ def _some(ids: Sequence[ClientId]) -> str:
     return shown if len(ids) <= 5 else f"{shown}, ... ({len(ids)} in all)"
 
 
-__all__ = ["Array", "Client", "ClientId", "Federation"]
+__all__ = ["Array", "Client", "ClientId", "Federation", "check_federation"]

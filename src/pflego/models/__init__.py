@@ -46,10 +46,10 @@ def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
     >>> build("mlp", (64,), seed=1).features
     200
     """
-    if name not in BACKBONES and ":" not in name:
+    if not isinstance(name, str) or (name not in BACKBONES and ":" not in name):
         raise unknown("model", str(name), [*BACKBONES, "module:function"])
-    if not all(isinstance(size, int) and size > 0 for size in shape):
-        raise ModelError(f"the shape of a sample must be whole numbers above 0, not {tuple(shape)}")
+    if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size > 0 for size in shape):
+        raise ModelError(f"the shape of a sample must be whole numbers above 0, not {shape!r}")
     make = BACKBONES.get(name) or _from_outside(name)
     with torch.random.fork_rng():
         torch.manual_seed(entropy(seed, "backbone") >> 64)

@@ -312,6 +312,8 @@ class RunFolder:
         if words := differences(old, settings, but=self._free):
             raise UserError(f"{self.path} was started with other settings: {'; '.join(words)}")
         checkpoint = self.load(keep_states=keep_states, only=only)
+        if checkpoint is None:
+            self._check_none_was_lost(old)
         rounds = settings["run"].get("rounds")
         if checkpoint is not None and isinstance(rounds, int) and checkpoint.round > rounds:
             raise UserError(
@@ -322,6 +324,16 @@ class RunFolder:
         changed = {key: value for key, value in settings["run"].items() if key in self._free}
         self._settings.write({**old, "run": {**old["run"], **changed}}, schema)
         return checkpoint
+
+    def _check_none_was_lost(self, settings: Tables) -> None:
+        """Refuse to begin anew where there was a checkpoint: the history or a copy of it tells."""
+        every, kept = settings["run"].get("checkpoint_every"), self.kept()
+        if kept or (isinstance(every, int) and self._metrics.rounds() > every):
+            copies = f"go back to one that was kept (--back-to {kept[-1]})" if kept else "bring it back"
+            raise FolderError(
+                f"{self._server.path} is gone, and the run was past its first checkpoint: {copies}, or remove the "
+                f"folder to begin anew"
+            )
 
     def _load(self, keep_states: bool, only: Container[str] | None, salvage: bool) -> Checkpoint:
         found = self._server.read()

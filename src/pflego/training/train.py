@@ -39,7 +39,7 @@ from pflego.federation.draws import Participation, check, spelled
 from pflego.federation.network import Network, Speed
 from pflego.federation.participation import Everyone, participation_of
 from pflego.federation.remote import RemoteFederation
-from pflego.federation.roster import ClientId, Federation
+from pflego.federation.roster import ClientId, Federation, check_federation
 from pflego.learning import device as devices
 from pflego.learning.model import Model
 from pflego.learning.problem import Memory, Problems, Speedup, Streaming
@@ -261,10 +261,7 @@ def _check(given: dict[str, object]) -> None:
     """Refuse arguments that are not what `train` declares, and those that do not go together."""
     check_arguments(train, given)
     federation, model, algorithm = given["federation"], given["model"], given["algorithm"]
-    if not isinstance(federation, Federation):
-        raise SettingError(
-            f"federation must be a pflego.Federation, as pflego.load gives it, not {shortened(federation)}"
-        )
+    check_federation(federation)
     if not isinstance(model, Model):
         raise SettingError(
             f"model must be a pflego.Model(backbone, features=M), not a {type(model).__name__}"
