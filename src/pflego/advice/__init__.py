@@ -32,14 +32,9 @@ from pflego.advice.start import choose, start, stop_after
 from pflego.advice.verdict import Answer, answer, shrinks
 from pflego.advice.words import Advice, Standing
 from pflego.errors import SettingError, check_positive
-<<<<<<< HEAD
 from pflego.federation.draws import Participation, check
-from pflego.federation.participation import Everyone, Fixed
-from pflego.federation.roster import ClientId, Federation
-=======
-from pflego.federation.participation import Everyone, Fixed, Participation, participation_of
-from pflego.federation.roster import Federation, check_federation
->>>>>>> rest17
+from pflego.federation.participation import Everyone, Fixed, participation_of
+from pflego.federation.roster import ClientId, Federation, check_federation
 from pflego.learning.evaluation import worst_tenth
 from pflego.learning.model import Model
 from pflego.randomness import numpy_generator
@@ -183,15 +178,9 @@ def _check(
 
 def _participation(wanted: Participation | int | None, ids: Sequence[ClientId]) -> Participation:
     if wanted is None:
-<<<<<<< HEAD
         return Everyone() if len(ids) <= _A_ROUND else Fixed(_A_ROUND)
-    chosen = Fixed(wanted) if isinstance(wanted, int) else wanted
-    check(chosen, ids)
-=======
-        return Everyone() if clients <= _A_ROUND else Fixed(_A_ROUND)
     chosen = participation_of(wanted)
-    chosen.check(clients)
->>>>>>> rest17
+    check(chosen, ids)
     return chosen
 
 
