@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pflego.federation.participation import Binomial as Binomial
     from pflego.federation.participation import Everyone as Everyone
     from pflego.federation.participation import Fixed as Fixed
+    from pflego.federation.population import Population as Population
     from pflego.federation.roster import Client as Client
     from pflego.federation.roster import Federation as Federation
     from pflego.federation.unequal import Daily as Daily
@@ -98,6 +99,7 @@ _HOMES = {
     "pflego.exchange.transforms": ["Clip"],
     "pflego.federation.network": ["Speed"],
     "pflego.federation.participation": ["Between", "Binomial", "Everyone", "Fixed"],
+    "pflego.federation.population": ["Population"],
     "pflego.federation.roster": ["Client", "Federation"],
     "pflego.federation.unequal": ["Daily", "Estimated", "Independent"],
     "pflego.learning.model": ["Model"],

@@ -17,6 +17,7 @@ from torch import nn
 
 import pflego
 from pflego.algorithms.registry import methods
+from pflego.federation.draws import check
 from pflego.federation.participation import participation_of
 from pflego.runs.run import Run
 from tests.support.odd import VALUES, fuzzed, tried
@@ -118,7 +119,7 @@ def test_models_and_advice(value: object) -> None:
     tried(lambda: pflego.Model(value, features=2))  # type: ignore[arg-type]
     tried(lambda: pflego.Model(nn.Linear(2, 2), features=value))  # type: ignore[arg-type]
     tried(lambda: pflego.advise(value))  # type: ignore[arg-type]
-    tried(lambda: participation_of(value).check(3))
+    tried(lambda: check(participation_of(value), range(3)))
 
 
 _METHODS = st.sampled_from(list(methods().values()))

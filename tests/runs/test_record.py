@@ -46,6 +46,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "speed_spread": {"speed": pflego.Speed(spread=0.0)},
     "missing": {"missing": "renormalise"},
     "weighting": {"weighting": "equal"},
+    "population": {"population": pflego.Population(join={"c4": 2})},
     "objective": {"objective": pflego.QFair(1.0)},
     "slice_size": {"slice_size": 3},
     "memory": {"memory": "recompute"},

@@ -123,6 +123,10 @@ CASES = {
             "missing": "inverse",
         },
     ),
+    "population": Case(
+        pflego.PFLEGO(steps=3),
+        {"population": pflego.Population(join={"c2": 3, "c5": 2, "c0": 4}, leave={"c6": 3, "c0": 2})},
+    ),
     "agnostic": Case(pflego.PFLEGO(steps=3), {**LOSSY, "objective": pflego.Agnostic(0.1)}),
     "cvar, auto": Case(
         pflego.PFLEGO(steps=3, server_lr="auto", server_optimizer="sgd"), {"objective": pflego.CVaR(0.4, 0.3)}

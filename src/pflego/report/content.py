@@ -183,7 +183,12 @@ def _facts_of(run: Run) -> list[str]:
             facts.append("each client taking part with a probability of its own")
         case other:
             facts.append(f"taking part: {spelled(other)}")
+    if run.plan.population is not None and run.history:
+        present = [int(row.get("members") or 0) for row in run.history]
+        facts.append(f"{min(present):,} to {max(present):,} members at a time")
     for key, words in {
+        "joined": "clients that came or came back",
+        "left": "clients that went",
         "missing": "missing replies",
         "rejected": "updates left out as not finite",
         "refused": "steps of the server left out as not finite",

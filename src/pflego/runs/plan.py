@@ -6,16 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
+
 from pflego.algorithms.base import Algorithm
 from pflego.engines.play import Exchange
+from pflego.errors import SettingError
 from pflego.exchange.aggregation import Aggregation, Mean
-from pflego.exchange.objective import Objective
+from pflego.exchange.objective import Agnostic, Objective
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import WEIGHTINGS, Missing, Standing, WeightingName
-from pflego.federation.draws import Equal, Participation, cohort, scales
+from pflego.federation.draws import Equal, Participation, check, cohort, scales
 from pflego.federation.network import Network
 from pflego.federation.participation import Everyone
+from pflego.federation.population import Population, There
 from pflego.federation.roster import ClientId, Federation
+from pflego.federation.unequal import Estimated
 from pflego.learning.problem import Streaming
 
 
@@ -25,6 +30,7 @@ class Plan:
 
     rounds: int
     participation: Participation = Everyone()
+    population: Population | None = None
     network: Network = Network()
     weighting: WeightingName = "samples"
     objective: Objective | None = None
@@ -52,22 +58,64 @@ class Plan:
 
     def _standings(self, federation: Federation) -> Callable[[int], Standing]:
         """Give how much clients count by round; what does not change is computed once."""
-        importance = WEIGHTINGS[self.weighting](federation.sizes)
+        ids, sizes = federation.ids, federation.sizes
         arrival = 1 - self.network.dropout if self.missing == "inverse" else 1.0
 
         def standing(number: int) -> Standing:
-            inverse = scales(self.participation, federation.ids, number=number, seed=self.seed)
+            if self.population is None:
+                inverse = scales(self.participation, ids, number=number, seed=self.seed)
+                return Standing(WEIGHTINGS[self.weighting](sizes), inverse, arrival)
+            present = np.flatnonzero(self.there(number, ids))
+            importance, inverse = np.zeros(len(ids)), np.ones(len(ids))
+            importance[present] = WEIGHTINGS[self.weighting](sizes[present])
+            named = [ids[position] for position in present.tolist()]
+            inverse[present] = scales(self.participation, named, number=number, seed=self.seed)
             return Standing(importance, inverse, arrival)
 
-        if not isinstance(self.participation, Equal):
+        if self.population is not None or not isinstance(self.participation, Equal):
             return lru_cache(maxsize=1)(standing)
         always = standing(1)
         return lambda number: always
 
+    def there(self, number: int, ids: Sequence[ClientId]) -> There:
+        """Say who is a member in a round, by position. Those who joined later were not there."""
+        late = sum(after >= number for after in self.joined_after)
+        there = np.arange(len(ids)) < len(ids) - late
+        if self.population is not None:
+            there &= self.population.there(ids, number=number, seed=self.seed)
+        if not there.any():
+            raise SettingError(f"population: nobody is a member in round {number}")
+        return np.asarray(there)
+
     def cohort(self, number: int, ids: Sequence[ClientId]) -> list[int]:
-        """Draw who takes part in a round: positions, ascending. Those who joined later were not there."""
-        there = len(ids) - sum(after >= number for after in self.joined_after)
-        return cohort(self.participation, ids[:there], seed=self.seed, number=number)
+        """Draw who takes part in a round among its members: positions, ascending."""
+        if self.population is None:
+            there = len(ids) - sum(after >= number for after in self.joined_after)
+            return cohort(self.participation, ids[:there], seed=self.seed, number=number)
+        present = np.flatnonzero(self.there(number, ids)).tolist()
+        named = [ids[position] for position in present]
+        drawn = cohort(self.participation, named, seed=self.seed, number=number)
+        return [present[position] for position in drawn]
+
+    def check(self, ids: Sequence[ClientId]) -> None:
+        """Refuse clients that participation or population are not made for, and rounds with too few members."""
+        check(self.participation, ids)
+        if self.population is None:
+            return
+        self.population.check(ids)
+        if isinstance(self.objective, Agnostic) or isinstance(self.participation, Estimated):
+            raise SettingError(
+                "population: agnostic objectives and estimated participation are for clients that are there all along"
+            )
+        for number in self.population.changes(self.rounds):
+            present = int(self.there(number, ids).sum())
+            if isinstance(self.participation, Equal):
+                try:
+                    self.participation.check(present)
+                except SettingError as error:
+                    raise SettingError(
+                        f"population: in round {number} there are {present} members: {error}"
+                    ) from error
 
     def evaluates(self, number: int) -> bool:
         """Tell whether everyone is evaluated after a round."""

@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from pflego.runs.cost import Cost
 
 
+def members_only(run: Run, number: int, scores: Sequence[Score]) -> list[Score]:
+    """Leave out the results of those who are no members in a round."""
+    if run.plan.population is None:
+        return list(scores)
+    there = run.plan.there(max(1, number), run.federation.ids).tolist()
+    return [score if here else Score(0, None, 0.0) for score, here in zip(scores, there, strict=True)]
+
+
 @dataclass
 class Run:
     """A training run.
@@ -43,6 +51,7 @@ class Run:
         step), participants_accuracy, everyone_accuracy and, if asked for, everyone_adapted_accuracy (where evaluated),
         seconds (client and server work),
         bytes_up, bytes_down, forward_passes and backward_passes (over its own data, that a participant made),
+        members, joined and left (where a population changes: how many there are, came and went),
         missing (replies that did not arrive), rejected (participants whose update was not finite, left out),
         refused (1 where the server's own step was not finite and was not taken), and what
         the method itself measures, such as fallbacks (participants whose head steps went uphill).

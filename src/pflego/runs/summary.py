@@ -12,7 +12,7 @@ from pflego.federation.remote import RemoteFederation
 from pflego.learning.ceiling import ceiling
 from pflego.learning.evaluation import gini, pooled, worst_tenth
 from pflego.runs.history import HistoryRow
-from pflego.runs.run import Run
+from pflego.runs.run import Run, members_only
 
 # What the figures of a run are of, in a sentence each: for whoever shows them.
 EXPLAINED = {
@@ -66,7 +66,7 @@ class Evaluation:
         never = run.plan.evaluate_every is None or isinstance(run.federation, RemoteFederation)
         fresh = done in run.evaluations and all(after < done for after in run.plan.joined_after)
         if done and not fresh and not never:
-            scores = run.scores()
+            scores = members_only(run, done, run.scores())
             return cls(done, pooled(scores, task), [score.value(task) for score in scores])
         if not run.evaluations:
             return None

@@ -14,6 +14,7 @@ from pflego.exchange.objective import objective_of
 from pflego.federation.draws import Participation
 from pflego.federation.members import Members
 from pflego.federation.participation import participation_of
+from pflego.federation.population import population_of
 from pflego.federation.roster import Federation
 from pflego.learning import device as devices
 from pflego.learning.model import Model
@@ -112,6 +113,7 @@ def plan_of(tables: Tables, participation: Participation | None = None) -> Plan:
         "participation": participation
         or _again("participation", lambda: participation_of(run["participation"])),
         "evaluate_every": run.get("evaluate_every"),
+        "population": _again("population", lambda: population_of(run.get("population"))),
         "objective": _again("objective", lambda: objective_of(run.get("objective"))),
         "joined_after": joined_after(tables),
     }

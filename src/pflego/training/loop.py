@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from pflego.engines.base import Engine, Outcome
 from pflego.engines.play import Played
@@ -17,7 +18,7 @@ from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import pooled
 from pflego.runs.folder import RunFolder
 from pflego.runs.history import HistoryRow
-from pflego.runs.run import Run
+from pflego.runs.run import Run, members_only
 from pflego.runs.states import States
 from pflego.training.callbacks import Callback, watching
 from pflego.weights import Weights, is_finite, to
@@ -90,6 +91,7 @@ class Training:
     def play(self, number: int) -> HistoryRow:
         """Let a cohort work and the server step; give the round's row of the history."""
         run = self.run
+        self._welcome(number)
         cohort = run.plan.cohort(number, run.federation.ids)
         played = self._exchange.play(
             self.engine,
@@ -109,12 +111,13 @@ class Training:
     def evaluate(self, row: HistoryRow) -> None:
         """Test everyone with the weights as they are, and if asked after local steps; note it in the round's row."""
         task = self.run.federation.task
-        scores = self.engine.scores(self.run.shared)
+        number = int(row["round"] or 0)
+        scores = members_only(self.run, number, self.engine.scores(self.run.shared))
         row[f"everyone_{task.metric}"] = pooled(scores, task)
         if self.run.plan.evaluate_adapted:
-            adapted = self.engine.scores(self.run.shared, adapt=True)
+            adapted = members_only(self.run, number, self.engine.scores(self.run.shared, adapt=True))
             row[f"everyone_adapted_{task.metric}"] = pooled(adapted, task)
-        self.run.evaluations[int(row["round"] or 0)] = [score.value(task) for score in scores]
+        self.run.evaluations[number] = [score.value(task) for score in scores]
 
     def write(self, number: int, row: HistoryRow) -> None:
         """Write the round down, and where it is time for one, a checkpoint."""
@@ -167,6 +170,23 @@ class Training:
             stacklevel=4,
         )
 
+    def _welcome(self, number: int) -> None:
+        """Give those who come for the first time a state for the shared weights as they are."""
+        run, population = self.run, self.run.plan.population
+        if population is None:
+            return
+        for position in population.newcomers(run.federation.ids, number=number, seed=run.plan.seed):
+            if self.own[position]:
+                problem = run.problems[position]
+                first = to(run.algorithm.init_state(problem, run.plan.seed), problem.device)
+                state = run.algorithm.welcome(run.shared, first, problem, steps=population.steps)
+                if not is_finite(state):
+                    raise UserError(
+                        f"client {problem.client.id!r} cannot join in round {number}: its head did not stay finite; "
+                        "check its data's scale"
+                    )
+                self._keep({problem.client.id: to(state, torch.device("cpu"))})
+
     def _keep(self, changed: Mapping[ClientId, Weights]) -> None:
         self.states.update(changed)
         self._unsaved.update(changed)
@@ -174,6 +194,7 @@ class Training:
     def _row(self, number: int, asked: int, played: Played) -> HistoryRow:
         task = self.run.federation.task
         metrics = dict(played.metrics)
+        population = self.run.plan.population
 
         def figure(name: str) -> float | None:
             found = metrics.pop(name, None)
@@ -193,11 +214,23 @@ class Training:
             "missing": played.missing,
             "rejected": len(played.rejected),
             "refused": int(played.refused),
+            **({} if population is None else self._coming_and_going(number)),
             **{name: metric.value for name, metric in metrics.items()},
         }
 
+    def _coming_and_going(self, number: int) -> HistoryRow:
+        """Count a round's members, and of them those who came, and those who went, since the last one."""
+        plan, ids = self.run.plan, self.run.federation.ids
+        now = plan.there(number, ids)
+        before = plan.there(max(1, number - 1), ids)
+        return {
+            "members": int(now.sum()),
+            "joined": int((now & ~before).sum()),
+            "left": int((before & ~now).sum()),
+        }
+
     def _arrives(self, outcome: Outcome, number: int) -> bool:
-        passes = sum(int(outcome.metrics[f"{way}_passes"].total) for way in ("forward", "backward"))
+        passes = sum(outcome.metrics[f"{way}_passes"].total for way in ("forward", "backward"))
         return self.run.plan.network.delivers(
             samples=outcome.samples,
             passes=passes,

@@ -35,9 +35,10 @@ from pflego.exchange.aggregation import Aggregation, Mean
 from pflego.exchange.objective import Objective, objective_of
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
-from pflego.federation.draws import Participation, check, spelled
+from pflego.federation.draws import Participation, spelled
 from pflego.federation.network import Network, Speed
 from pflego.federation.participation import Everyone, participation_of
+from pflego.federation.population import Population, population_of
 from pflego.federation.remote import RemoteFederation
 from pflego.federation.roster import ClientId, Federation, check_federation
 from pflego.learning import device as devices
@@ -67,6 +68,7 @@ def train(
     *,
     rounds: Annotated[Whole, MayChange] = 100,
     participation: Annotated[Participation | int | str, Reads(participation_of)] = Everyone(),
+    population: Annotated[Population | str | None, Reads(population_of), Simulated] = None,
     dropout: Annotated[Probability, Simulated] = 0.0,
     deadline: Annotated[Positive | None, Simulated] = None,
     speed: Speed = Speed(),
@@ -106,6 +108,10 @@ def train(
         server only estimates); or module:Name of your own. In Python `Fixed(r)`, `Everyone()`, `Binomial(p)`,
         `Between(low, high)`, `Independent({id: p})`, `Daily(low, high)`, `Estimated(process)`, or any object with
         check, expected and draw.
+    population
+        Who is a member when, in a simulation: a JSON file with join and leave, each a round by client id, or
+        module:function of (seed, round). In Python `Population(join={id: round}, leave={id: round})`. If not given,
+        everybody from the first round to the last.
     dropout
         The probability that a participant's reply never arrives.
     deadline
@@ -169,6 +175,7 @@ def train(
     plan = Plan(
         rounds=rounds,
         participation=participation_of(participation),
+        population=population_of(population),
         network=Network(dropout, deadline, speed),
         weighting=weighting,
         objective=objective_of(objective),
@@ -181,8 +188,10 @@ def train(
         evaluate_adapted=evaluate_adapted,
         evaluate_training=evaluate_training,
     )
-    check(plan.participation, federation.ids)
+    plan.check(federation.ids)
     _check_objective(plan, algorithm)
+    if plan.population is not None and isinstance(federation, RemoteFederation):
+        raise SettingError("population= is for simulations: sites on Flower come and go by themselves")
     place = devices.resolve(device, model.dtype)
     if (inputs := federation.some_inputs(_CHECK_SAMPLES)) is not None:
         model.check(inputs)
@@ -307,6 +316,7 @@ def _tables(given: dict[str, object], plan: Plan) -> Tables:
         value = given[one.parameter] if owner is None else getattr(owner, one.parameter)
         run[name] = value
     run |= {"participation": spelled(plan.participation), "device": str(given["device"])}
+    run["population"] = None if plan.population is None else str(plan.population)
     run["objective"] = None if plan.objective is None else str(plan.objective)
     run["out"] = None if given["out"] is None else str(given["out"])
     if callable(given["engine"]):
