@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.fedprox import FedProx as FedProx
     from pflego.algorithms.fedrecon import FedRecon as FedRecon
     from pflego.algorithms.fedrep import FedRep as FedRep
+    from pflego.algorithms.fedsgd import FedSGD as FedSGD
     from pflego.algorithms.local import Local as Local
     from pflego.algorithms.pflego import PFLEGO as PFLEGO
     from pflego.data import load as load

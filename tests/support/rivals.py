@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 import pflego
+from pflego.declaration import declared
 from pflego.randomness import torch_generator
 from pflego.runs.run import Run
 from pflego.weights import Weights
@@ -61,6 +62,11 @@ def batches(
     return drawn[:count]
 
 
+def of_kind(kind: type[pflego.Algorithm], **settings: Any) -> pflego.Algorithm:
+    """Make a method with those of some settings that it has: FedSGD has no number of steps."""
+    return kind(**{name: value for name, value in settings.items() if name in declared(kind)})
+
+
 Combine = Callable[[Sequence[Params], Sequence[float]], Params]
 
 
@@ -80,7 +86,9 @@ class Simulation:
     own: list[Params]
     counts: Sequence[float] = ()  # how much clients count; none: by their samples
     adams: dict[str, Adam] = field(default_factory=dict)
+    memory: Params = field(default_factory=dict)  # of the server
     round: int = 0  # the one that is played
+    exchange: int = 0  # of the round, from 0
 
     def weights(self, members: Sequence[int], scale: float | None) -> dict[int, float]:
         """w_i: shares that sum to one over the members, or with a scale I/r, shares of all clients times it."""
@@ -94,6 +102,8 @@ class Simulation:
         chosen: Sequence[Sequence[int]],
         *,
         server_lr: float | None = None,
+        server: Server | None = None,
+        exchanges: int = 1,
         scale: float | None = None,
         arrives: Callable[[int, int], bool] = lambda i, t: True,
         renormalise: bool = False,
@@ -103,34 +113,40 @@ class Simulation:
         """Combine what clients send, round by round; give how many replies arrived.
 
         Without server_lr, how far models went is sent and added to the shared one. With it, gradients are sent and the
-        server takes a step of Adam. A reply that is lost counts as nothing, or the weights of those that arrived are
-        scaled to sum to one.
+        server takes a step of Adam; with a server, it does what that says with what clients send. A reply that is lost
+        counts as nothing, or the weights of those that arrived are scaled to sum to one.
         """
         arrived = []
         for t, members in enumerate(chosen, start=1):
             self.round = t
             weights = self.weights(members, scale)
-            work = {i: client(self, i) for i in members}
-            there = [i for i in members if arrives(i, t)]
+            for self.exchange in range(exchanges):
+                work = {i: client(self, i) for i in members}
+                there = [i for i in members if arrives(i, t)]
+                if there:
+                    lost = len(there) < len(members)
+                    part = 1 / sum(weights[i] for i in there) if renormalise and lost else 1.0
+                    raw = server_lr is not None or server is not None
+                    sent = [transform(work[i] if raw else self._moved(work[i])) for i in there]
+                    combined = combine(sent, [part * weights[i] for i in there])
+                    self.shared = (
+                        self._stepped(combined, server_lr) if server is None else server(self, combined)
+                    )
             arrived.append(len(there))
-            if not there:
-                continue
-            lost = len(there) < len(members)
-            part = 1 / sum(weights[i] for i in there) if renormalise and lost else 1.0
-            sent = [transform(self._sent(work[i], server_lr)) for i in there]
-            for name, combined in combine(sent, [part * weights[i] for i in there]).items():
-                if server_lr is None:
-                    self.shared = {**self.shared, name: self.shared[name] + combined}
-                else:
-                    adam = self.adams.setdefault(name, Adam(server_lr))
-                    self.shared = {**self.shared, name: adam.step(self.shared[name], combined)}
         return arrived
 
-    def _sent(self, work: Params, server_lr: float | None) -> Params:
-        return work if server_lr is not None else {name: w - self.shared[name] for name, w in work.items()}
+    def _moved(self, work: Params) -> Params:
+        return {name: w - self.shared[name] for name, w in work.items()}
+
+    def _stepped(self, combined: Params, server_lr: float | None) -> Params:
+        if server_lr is None:
+            return {**self.shared, **{name: self.shared[name] + moved for name, moved in combined.items()}}
+        adams = {name: self.adams.setdefault(name, Adam(server_lr)) for name in combined}
+        return {**self.shared, **{n: adams[n].step(self.shared[n], g) for n, g in combined.items()}}
 
 
 Client = Callable[[Simulation, int], Params]  # moves own[i], gives what is sent
+Server = Callable[[Simulation, Params], Params]  # gives the shared parameters, from what was combined
 
 
 def fedavg(tau: int, beta: float, *, mu: float = 0.0) -> Client:
@@ -197,6 +213,15 @@ def pflego_client(tau: int, beta: float, *, rho: float, scale: float) -> Client:
     return client
 
 
+def one_gradient(s: Simulation, i: int) -> Params:
+    """FedSGD's client."""
+    return grad(s.shared, s.sites[i])
+
+
+def gradient_step(rate: float) -> Server:
+    return lambda s, g: {name: w - rate * g[name] for name, w in s.shared.items()}
+
+
 def alone(tau: int, beta: float) -> Client:
     def client(s: Simulation, i: int) -> Params:
         s.own[i] = steps(s.own[i], s.sites[i], tau, rate=beta)
@@ -248,11 +273,14 @@ class Rival:
     client: Client
     server_lr: float | None = None
     scale: float | None = None
+    server: Server | None = None
+    exchanges: int = 1
 
     def play(self, twin: World, chosen: Sequence[Sequence[int]], **how: Any) -> tuple[Simulation, list[int]]:
         """Play rounds from the start; give where everybody is, and how many replies arrived."""
         simulation = self.start(twin)
         simulation.counts = how.pop("counts", ())
+        how |= {"server": self.server, "exchanges": self.exchanges}
         arrived = simulation.play(self.client, chosen, server_lr=self.server_lr, scale=self.scale, **how)
         return simulation, arrived
 
@@ -291,6 +319,12 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
         ),
         "fedrecon": Rival(
             pflego.FedRecon(**plain, server_lr=rho), own_heads, fedrecon(tau, beta), server_lr=rho
+        ),
+        "fedsgd": Rival(
+            pflego.FedSGD(client_lr=beta, labels="local", head_init="zeros"),
+            one_model,
+            one_gradient,
+            server=gradient_step(beta),
         ),
         "local": Rival(
             pflego.Local(**plain),
