@@ -221,6 +221,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "local": set(),
         "fedavg": theta | {"head"},
         "fedprox": theta | {"head"},
+        "fedopt": theta | {"head"},
         "fedsgd": theta | {"head", "inverse rate"},
         "ditto": theta | {"head"},
     }
@@ -228,6 +229,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "fedavg": set(),
         "fedprox": set(),
         "fedbabu": set(),
+        "fedopt": set(),
         "fedsgd": set(),
         "local": theta | {"head"},
         "ditto": theta | {"head"},

@@ -127,7 +127,7 @@ class Simulation:
                     lost = len(there) < len(members)
                     part = 1 / sum(weights[i] for i in there) if renormalise and lost else 1.0
                     raw = server_lr is not None or server is not None
-                    sent = [transform(work[i] if raw else self._moved(work[i])) for i in there]
+                    sent = [transform(work[i] if raw else self.moved(work[i])) for i in there]
                     combined = combine(sent, [part * weights[i] for i in there])
                     self.shared = (
                         self._stepped(combined, server_lr) if server is None else server(self, combined)
@@ -135,7 +135,7 @@ class Simulation:
             arrived.append(len(there))
         return arrived
 
-    def _moved(self, work: Params) -> Params:
+    def moved(self, work: Params) -> Params:
         return {name: w - self.shared[name] for name, w in work.items()}
 
     def _stepped(self, combined: Params, server_lr: float | None) -> Params:
@@ -220,6 +220,36 @@ def one_gradient(s: Simulation, i: int) -> Params:
 
 def gradient_step(rate: float) -> Server:
     return lambda s, g: {name: w - rate * g[name] for name, w in s.shared.items()}
+
+
+def fedopt(kind: str, rate: float, *, beta1: float = 0.9, beta2: float = 0.99, eps: float = 1e-3) -> Server:
+    """Algorithm 2 of Reddi et al., on differences; momentum as Hsu et al. have it."""
+
+    def server(s: Simulation, difference: Params) -> Params:
+        moved = {}
+        for name, w in s.shared.items():
+            d = difference[name]
+            m = (
+                beta1 * s.memory.get(f"m {name}", np.zeros_like(w))
+                + (1 if kind == "momentum" else 1 - beta1) * d
+            )
+            v = s.memory.get(f"v {name}", np.full_like(w, eps * eps))
+            if kind == "adagrad":
+                v = v + d * d
+            elif kind == "yogi":
+                v = np.where(v > d * d, v - (1 - beta2) * d * d, v + (1 - beta2) * d * d)
+            else:
+                v = beta2 * v + (1 - beta2) * d * d
+            s.memory |= {f"m {name}": m, f"v {name}": v}
+            moved[name] = w + rate * (m if kind == "momentum" else m / (np.sqrt(v) + eps))
+        return moved
+
+    return server
+
+
+def differences(client: Client) -> Client:
+    """How far models went, for a server that does something of its own with it."""
+    return lambda s, i: s.moved(client(s, i))
 
 
 def alone(tau: int, beta: float) -> Client:
@@ -319,6 +349,12 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
         ),
         "fedrecon": Rival(
             pflego.FedRecon(**plain, server_lr=rho), own_heads, fedrecon(tau, beta), server_lr=rho
+        ),
+        "fedopt": Rival(
+            pflego.FedOpt(**one_head, server_optimizer="yogi", server_lr=rho),
+            one_model,
+            differences(fedavg(tau, beta)),
+            server=fedopt("yogi", rho),
         ),
         "fedsgd": Rival(
             pflego.FedSGD(client_lr=beta, labels="local", head_init="zeros"),
