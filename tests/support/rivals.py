@@ -252,6 +252,17 @@ def differences(client: Client) -> Client:
     return lambda s, i: s.moved(client(s, i))
 
 
+def per_step(moved: Params, length: float) -> Params:
+    """What FedNova sends of a model's way, and of how many steps' rates it took."""
+    return {**{name: d / length for name, d in moved.items()}, "length": np.array([length, 1.0])}
+
+
+def mean_length(s: Simulation, sent: Params) -> Params:
+    """FedNova's server."""
+    length, count = sent["length"]
+    return {name: w + length / count * sent[name] for name, w in s.shared.items()}
+
+
 def alone(tau: int, beta: float) -> Client:
     def client(s: Simulation, i: int) -> Params:
         s.own[i] = steps(s.own[i], s.sites[i], tau, rate=beta)
@@ -349,6 +360,12 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
         ),
         "fedrecon": Rival(
             pflego.FedRecon(**plain, server_lr=rho), own_heads, fedrecon(tau, beta), server_lr=rho
+        ),
+        "fednova": Rival(
+            pflego.FedNova(**one_head),
+            one_model,
+            lambda s, i: per_step(s.moved(fedavg(tau, beta)(s, i)), tau * beta),
+            server=mean_length,
         ),
         "fedopt": Rival(
             pflego.FedOpt(**one_head, server_optimizer="yogi", server_lr=rho),
