@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.ditto import Ditto as Ditto
     from pflego.algorithms.fedavg import FedAvg as FedAvg
     from pflego.algorithms.fedbabu import FedBabu as FedBabu
+    from pflego.algorithms.feddane import FedDane as FedDane
     from pflego.algorithms.fednova import FedNova as FedNova
     from pflego.algorithms.fedopt import FedOpt as FedOpt
     from pflego.algorithms.fedper import FedPer as FedPer

@@ -248,7 +248,7 @@ def fedopt(kind: str, rate: float, *, beta1: float = 0.9, beta2: float = 0.99, e
 
 
 def differences(client: Client) -> Client:
-    """How far models went, for a server that does something of its own with it."""
+    """Give how far models went, for a server that does something of its own with it."""
     return lambda s, i: s.moved(client(s, i))
 
 
@@ -261,6 +261,25 @@ def mean_length(s: Simulation, sent: Params) -> Params:
     """FedNova's server."""
     length, count = sent["length"]
     return {name: w + length / count * sent[name] for name, w in s.shared.items()}
+
+
+def feddane(tau: int, beta: float, *, mu: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        own = grad(s.shared, s.sites[i])
+        if s.exchange == 0:
+            return own
+        slope = {name: s.memory.get(name, 0 * g) - g for name, g in own.items()}
+        return s.moved(steps(s.shared, s.sites[i], tau, rate=beta, anchor=s.shared, mu=mu, slope=slope))
+
+    return client
+
+
+def gradient_then_differences(s: Simulation, sent: Params) -> Params:
+    """FedDANE's server."""
+    if s.exchange == 0:
+        s.memory = sent
+        return s.shared
+    return {name: w + sent[name] for name, w in s.shared.items()}
 
 
 def alone(tau: int, beta: float) -> Client:
@@ -360,6 +379,13 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
         ),
         "fedrecon": Rival(
             pflego.FedRecon(**plain, server_lr=rho), own_heads, fedrecon(tau, beta), server_lr=rho
+        ),
+        "feddane": Rival(
+            pflego.FedDane(**one_head, mu=0.7),
+            one_model,
+            feddane(tau, beta, mu=0.7),
+            server=gradient_then_differences,
+            exchanges=2,
         ),
         "fednova": Rival(
             pflego.FedNova(**one_head),
