@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.fedsgd import FedSGD as FedSGD
     from pflego.algorithms.local import Local as Local
     from pflego.algorithms.pflego import PFLEGO as PFLEGO
+    from pflego.algorithms.uga import UGA as UGA
     from pflego.data import load as load
     from pflego.errors import DataError as DataError
     from pflego.errors import FolderError as FolderError

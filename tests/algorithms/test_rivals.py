@@ -225,12 +225,14 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "fednova": theta | {"head", "length"},
         "fedopt": theta | {"head"},
         "fedsgd": theta | {"head", "inverse rate"},
+        "uga": theta | {"head"},
         "ditto": theta | {"head"},
     }
     kept = {
         "fedavg": set(),
         "fedprox": set(),
         "fedbabu": set(),
+        "uga": set(),
         "feddane": set(),
         "fednova": set(),
         "fedopt": set(),

@@ -282,6 +282,37 @@ def gradient_then_differences(s: Simulation, sent: Params) -> Params:
     return {name: w + sent[name] for name, w in s.shared.items()}
 
 
+def complex_gradient(value: Callable[[Params], Any], w: Params) -> Params:
+    """Differentiate by complex steps, to the last digits: f(w + ih) / h has the derivative for its imaginary part."""
+    size = 1e-30
+    found: Params = {}
+    for name, array in w.items():
+        found[name] = np.zeros_like(array)
+        for place in np.ndindex(array.shape):
+            moved = {other: array.astype(complex) for other, array in w.items()}
+            moved[name][place] += 1j * size
+            found[name][place] = np.imag(value(moved)) / size
+    return found
+
+
+def complex_loss(w: Params, site: Site) -> Any:
+    """The mean cross-entropy, also of complex parameters."""
+    z = np.tanh(site.x @ w["V"].T + w["v"]) @ w["W"][:, :-1].T + w["W"][:, -1]
+    return (np.log(np.exp(z).sum(axis=1)) - (z * site.t).sum(axis=1)).mean()
+
+
+def uga(tau: int, beta: float, **how: Any) -> Client:
+    """Its loss after its steps, differentiated as it stands: no Hessian is written down."""
+
+    def client(s: Simulation, i: int) -> Params:
+        site = s.sites[i]
+        return complex_gradient(
+            lambda w: complex_loss(steps(w, site, tau - 1, rate=beta, **how), site), s.shared
+        )
+
+    return client
+
+
 def alone(tau: int, beta: float) -> Client:
     def client(s: Simulation, i: int) -> Params:
         s.own[i] = steps(s.own[i], s.sites[i], tau, rate=beta)
@@ -404,6 +435,12 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
             one_model,
             one_gradient,
             server=gradient_step(beta),
+        ),
+        "uga": Rival(
+            pflego.UGA(**one_head, server_lr=rho, server_optimizer="sgd"),
+            one_model,
+            uga(tau, beta),
+            server=gradient_step(rho),
         ),
         "local": Rival(
             pflego.Local(**plain),
