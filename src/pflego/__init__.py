@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.fedrep import FedRep as FedRep
     from pflego.algorithms.fedsgd import FedSGD as FedSGD
     from pflego.algorithms.local import Local as Local
+    from pflego.algorithms.perfedavg import PerFedAvg as PerFedAvg
     from pflego.algorithms.pflego import PFLEGO as PFLEGO
     from pflego.algorithms.uga import UGA as UGA
     from pflego.data import load as load

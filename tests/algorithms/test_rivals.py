@@ -225,6 +225,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "fednova": theta | {"head", "length"},
         "fedopt": theta | {"head"},
         "fedsgd": theta | {"head", "inverse rate"},
+        "perfedavg": theta | {"head"},
         "uga": theta | {"head"},
         "ditto": theta | {"head"},
     }
@@ -232,6 +233,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "fedavg": set(),
         "fedprox": set(),
         "fedbabu": set(),
+        "perfedavg": set(),
         "uga": set(),
         "feddane": set(),
         "fednova": set(),

@@ -313,6 +313,31 @@ def uga(tau: int, beta: float, **how: Any) -> Client:
     return client
 
 
+def perfedavg(
+    tau: int, beta: float, *, inner: float, seed: int, delta: float | None = 1e-3, size: int | None = None
+) -> Client:
+    """Disjoint batches of a permutation; with delta the curvature too, from a third."""
+    parts = 2 if delta is None else 3
+
+    def client(s: Simulation, i: int) -> Params:
+        w, site = s.shared, s.sites[i]
+        generator = torch_generator(seed, "batches", round_number=s.round, client=f"c{i}")
+        for _ in range(tau):
+            order = torch.randperm(site.n, generator=generator).numpy()
+            some = [site.part(b) for b in np.array_split(order[: size and parts * size], parts)]
+            g = grad(w, some[0])
+            d = grad({name: w[name] - inner * g[name] for name in w}, some[1])
+            h = {name: np.zeros_like(array) for name, array in w.items()}
+            if delta is not None:
+                ahead = grad({name: w[name] + delta * d[name] for name in w}, some[2])
+                behind = grad({name: w[name] - delta * d[name] for name in w}, some[2])
+                h = {name: (ahead[name] - behind[name]) / (2 * delta) for name in w}
+            w = {name: w[name] - beta * (d[name] - inner * h[name]) for name in w}
+        return w
+
+    return client
+
+
 def alone(tau: int, beta: float) -> Client:
     def client(s: Simulation, i: int) -> Params:
         s.own[i] = steps(s.own[i], s.sites[i], tau, rate=beta)
@@ -435,6 +460,11 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
             one_model,
             one_gradient,
             server=gradient_step(beta),
+        ),
+        "perfedavg": Rival(
+            pflego.PerFedAvg(**one_head, inner_lr=0.2),
+            one_model,
+            perfedavg(tau, beta, inner=0.2, seed=seed),
         ),
         "uga": Rival(
             pflego.UGA(**one_head, server_lr=rho, server_optimizer="sgd"),

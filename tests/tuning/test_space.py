@@ -99,6 +99,7 @@ def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
         "fednova": ["client_lr"],
         "fedopt": ["client_lr", "server_lr"],
         "fedsgd": ["client_lr"],
+        "perfedavg": ["client_lr", "inner_lr"],
         "uga": ["client_lr", "server_lr"],
         "local": ["client_lr"],
     }
