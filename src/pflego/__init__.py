@@ -26,12 +26,18 @@ if TYPE_CHECKING:
     from pflego.algorithms.ditto import Ditto as Ditto
     from pflego.algorithms.fedavg import FedAvg as FedAvg
     from pflego.algorithms.fedbabu import FedBabu as FedBabu
+    from pflego.algorithms.feddane import FedDane as FedDane
+    from pflego.algorithms.fednova import FedNova as FedNova
+    from pflego.algorithms.fedopt import FedOpt as FedOpt
     from pflego.algorithms.fedper import FedPer as FedPer
     from pflego.algorithms.fedprox import FedProx as FedProx
     from pflego.algorithms.fedrecon import FedRecon as FedRecon
     from pflego.algorithms.fedrep import FedRep as FedRep
+    from pflego.algorithms.fedsgd import FedSGD as FedSGD
     from pflego.algorithms.local import Local as Local
+    from pflego.algorithms.perfedavg import PerFedAvg as PerFedAvg
     from pflego.algorithms.pflego import PFLEGO as PFLEGO
+    from pflego.algorithms.uga import UGA as UGA
     from pflego.data import load as load
     from pflego.errors import DataError as DataError
     from pflego.errors import FolderError as FolderError

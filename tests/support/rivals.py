@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 import pflego
+from pflego.declaration import declared
 from pflego.randomness import torch_generator
 from pflego.runs.run import Run
 from pflego.weights import Weights
@@ -61,6 +62,11 @@ def batches(
     return drawn[:count]
 
 
+def of_kind(kind: type[pflego.Algorithm], **settings: Any) -> pflego.Algorithm:
+    """Make a method with those of some settings that it has: FedSGD has no number of steps."""
+    return kind(**{name: value for name, value in settings.items() if name in declared(kind)})
+
+
 Combine = Callable[[Sequence[Params], Sequence[float]], Params]
 
 
@@ -80,7 +86,9 @@ class Simulation:
     own: list[Params]
     counts: Sequence[float] = ()  # how much clients count; none: by their samples
     adams: dict[str, Adam] = field(default_factory=dict)
+    memory: Params = field(default_factory=dict)  # of the server
     round: int = 0  # the one that is played
+    exchange: int = 0  # of the round, from 0
 
     def weights(self, members: Sequence[int], scale: float | None) -> dict[int, float]:
         """w_i: shares that sum to one over the members, or with a scale I/r, shares of all clients times it."""
@@ -94,6 +102,8 @@ class Simulation:
         chosen: Sequence[Sequence[int]],
         *,
         server_lr: float | None = None,
+        server: Server | None = None,
+        exchanges: int = 1,
         scale: float | None = None,
         arrives: Callable[[int, int], bool] = lambda i, t: True,
         renormalise: bool = False,
@@ -103,34 +113,40 @@ class Simulation:
         """Combine what clients send, round by round; give how many replies arrived.
 
         Without server_lr, how far models went is sent and added to the shared one. With it, gradients are sent and the
-        server takes a step of Adam. A reply that is lost counts as nothing, or the weights of those that arrived are
-        scaled to sum to one.
+        server takes a step of Adam; with a server, it does what that says with what clients send. A reply that is lost
+        counts as nothing, or the weights of those that arrived are scaled to sum to one.
         """
         arrived = []
         for t, members in enumerate(chosen, start=1):
             self.round = t
             weights = self.weights(members, scale)
-            work = {i: client(self, i) for i in members}
-            there = [i for i in members if arrives(i, t)]
+            for self.exchange in range(exchanges):
+                work = {i: client(self, i) for i in members}
+                there = [i for i in members if arrives(i, t)]
+                if there:
+                    lost = len(there) < len(members)
+                    part = 1 / sum(weights[i] for i in there) if renormalise and lost else 1.0
+                    raw = server_lr is not None or server is not None
+                    sent = [transform(work[i] if raw else self.moved(work[i])) for i in there]
+                    combined = combine(sent, [part * weights[i] for i in there])
+                    self.shared = (
+                        self._stepped(combined, server_lr) if server is None else server(self, combined)
+                    )
             arrived.append(len(there))
-            if not there:
-                continue
-            lost = len(there) < len(members)
-            part = 1 / sum(weights[i] for i in there) if renormalise and lost else 1.0
-            sent = [transform(self._sent(work[i], server_lr)) for i in there]
-            for name, combined in combine(sent, [part * weights[i] for i in there]).items():
-                if server_lr is None:
-                    self.shared = {**self.shared, name: self.shared[name] + combined}
-                else:
-                    adam = self.adams.setdefault(name, Adam(server_lr))
-                    self.shared = {**self.shared, name: adam.step(self.shared[name], combined)}
         return arrived
 
-    def _sent(self, work: Params, server_lr: float | None) -> Params:
-        return work if server_lr is not None else {name: w - self.shared[name] for name, w in work.items()}
+    def moved(self, work: Params) -> Params:
+        return {name: w - self.shared[name] for name, w in work.items()}
+
+    def _stepped(self, combined: Params, server_lr: float | None) -> Params:
+        if server_lr is None:
+            return {**self.shared, **{name: self.shared[name] + moved for name, moved in combined.items()}}
+        adams = {name: self.adams.setdefault(name, Adam(server_lr)) for name in combined}
+        return {**self.shared, **{n: adams[n].step(self.shared[n], g) for n, g in combined.items()}}
 
 
 Client = Callable[[Simulation, int], Params]  # moves own[i], gives what is sent
+Server = Callable[[Simulation, Params], Params]  # gives the shared parameters, from what was combined
 
 
 def fedavg(tau: int, beta: float, *, mu: float = 0.0) -> Client:
@@ -197,6 +213,131 @@ def pflego_client(tau: int, beta: float, *, rho: float, scale: float) -> Client:
     return client
 
 
+def one_gradient(s: Simulation, i: int) -> Params:
+    """FedSGD's client."""
+    return grad(s.shared, s.sites[i])
+
+
+def gradient_step(rate: float) -> Server:
+    return lambda s, g: {name: w - rate * g[name] for name, w in s.shared.items()}
+
+
+def fedopt(kind: str, rate: float, *, beta1: float = 0.9, beta2: float = 0.99, eps: float = 1e-3) -> Server:
+    """Algorithm 2 of Reddi et al., on differences; momentum as Hsu et al. have it."""
+
+    def server(s: Simulation, difference: Params) -> Params:
+        moved = {}
+        for name, w in s.shared.items():
+            d = difference[name]
+            m = (
+                beta1 * s.memory.get(f"m {name}", np.zeros_like(w))
+                + (1 if kind == "momentum" else 1 - beta1) * d
+            )
+            v = s.memory.get(f"v {name}", np.full_like(w, eps * eps))
+            if kind == "adagrad":
+                v = v + d * d
+            elif kind == "yogi":
+                v = np.where(v > d * d, v - (1 - beta2) * d * d, v + (1 - beta2) * d * d)
+            else:
+                v = beta2 * v + (1 - beta2) * d * d
+            s.memory |= {f"m {name}": m, f"v {name}": v}
+            moved[name] = w + rate * (m if kind == "momentum" else m / (np.sqrt(v) + eps))
+        return moved
+
+    return server
+
+
+def differences(client: Client) -> Client:
+    """Give how far models went, for a server that does something of its own with it."""
+    return lambda s, i: s.moved(client(s, i))
+
+
+def per_step(moved: Params, length: float) -> Params:
+    """What FedNova sends of a model's way, and of how many steps' rates it took."""
+    return {**{name: d / length for name, d in moved.items()}, "length": np.array([length, 1.0])}
+
+
+def mean_length(s: Simulation, sent: Params) -> Params:
+    """FedNova's server."""
+    length, count = sent["length"]
+    return {name: w + length / count * sent[name] for name, w in s.shared.items()}
+
+
+def feddane(tau: int, beta: float, *, mu: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        own = grad(s.shared, s.sites[i])
+        if s.exchange == 0:
+            return own
+        slope = {name: s.memory.get(name, 0 * g) - g for name, g in own.items()}
+        return s.moved(steps(s.shared, s.sites[i], tau, rate=beta, anchor=s.shared, mu=mu, slope=slope))
+
+    return client
+
+
+def gradient_then_differences(s: Simulation, sent: Params) -> Params:
+    """FedDANE's server."""
+    if s.exchange == 0:
+        s.memory = sent
+        return s.shared
+    return {name: w + sent[name] for name, w in s.shared.items()}
+
+
+def complex_gradient(value: Callable[[Params], Any], w: Params) -> Params:
+    """Differentiate by complex steps, to the last digits: f(w + ih) / h has the derivative for its imaginary part."""
+    size = 1e-30
+    found: Params = {}
+    for name, array in w.items():
+        found[name] = np.zeros_like(array)
+        for place in np.ndindex(array.shape):
+            moved = {other: array.astype(complex) for other, array in w.items()}
+            moved[name][place] += 1j * size
+            found[name][place] = np.imag(value(moved)) / size
+    return found
+
+
+def complex_loss(w: Params, site: Site) -> Any:
+    """The mean cross-entropy, also of complex parameters."""
+    z = np.tanh(site.x @ w["V"].T + w["v"]) @ w["W"][:, :-1].T + w["W"][:, -1]
+    return (np.log(np.exp(z).sum(axis=1)) - (z * site.t).sum(axis=1)).mean()
+
+
+def uga(tau: int, beta: float, **how: Any) -> Client:
+    """Its loss after its steps, differentiated as it stands: no Hessian is written down."""
+
+    def client(s: Simulation, i: int) -> Params:
+        site = s.sites[i]
+        return complex_gradient(
+            lambda w: complex_loss(steps(w, site, tau - 1, rate=beta, **how), site), s.shared
+        )
+
+    return client
+
+
+def perfedavg(
+    tau: int, beta: float, *, inner: float, seed: int, delta: float | None = 1e-3, size: int | None = None
+) -> Client:
+    """Disjoint batches of a permutation; with delta the curvature too, from a third."""
+    parts = 2 if delta is None else 3
+
+    def client(s: Simulation, i: int) -> Params:
+        w, site = s.shared, s.sites[i]
+        generator = torch_generator(seed, "batches", round_number=s.round, client=f"c{i}")
+        for _ in range(tau):
+            order = torch.randperm(site.n, generator=generator).numpy()
+            some = [site.part(b) for b in np.array_split(order[: size and parts * size], parts)]
+            g = grad(w, some[0])
+            d = grad({name: w[name] - inner * g[name] for name in w}, some[1])
+            h = {name: np.zeros_like(array) for name, array in w.items()}
+            if delta is not None:
+                ahead = grad({name: w[name] + delta * d[name] for name in w}, some[2])
+                behind = grad({name: w[name] - delta * d[name] for name in w}, some[2])
+                h = {name: (ahead[name] - behind[name]) / (2 * delta) for name in w}
+            w = {name: w[name] - beta * (d[name] - inner * h[name]) for name in w}
+        return w
+
+    return client
+
+
 def alone(tau: int, beta: float) -> Client:
     def client(s: Simulation, i: int) -> Params:
         s.own[i] = steps(s.own[i], s.sites[i], tau, rate=beta)
@@ -248,11 +389,14 @@ class Rival:
     client: Client
     server_lr: float | None = None
     scale: float | None = None
+    server: Server | None = None
+    exchanges: int = 1
 
     def play(self, twin: World, chosen: Sequence[Sequence[int]], **how: Any) -> tuple[Simulation, list[int]]:
         """Play rounds from the start; give where everybody is, and how many replies arrived."""
         simulation = self.start(twin)
         simulation.counts = how.pop("counts", ())
+        how |= {"server": self.server, "exchanges": self.exchanges}
         arrived = simulation.play(self.client, chosen, server_lr=self.server_lr, scale=self.scale, **how)
         return simulation, arrived
 
@@ -291,6 +435,42 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
         ),
         "fedrecon": Rival(
             pflego.FedRecon(**plain, server_lr=rho), own_heads, fedrecon(tau, beta), server_lr=rho
+        ),
+        "feddane": Rival(
+            pflego.FedDane(**one_head, mu=0.7),
+            one_model,
+            feddane(tau, beta, mu=0.7),
+            server=gradient_then_differences,
+            exchanges=2,
+        ),
+        "fednova": Rival(
+            pflego.FedNova(**one_head),
+            one_model,
+            lambda s, i: per_step(s.moved(fedavg(tau, beta)(s, i)), tau * beta),
+            server=mean_length,
+        ),
+        "fedopt": Rival(
+            pflego.FedOpt(**one_head, server_optimizer="yogi", server_lr=rho),
+            one_model,
+            differences(fedavg(tau, beta)),
+            server=fedopt("yogi", rho),
+        ),
+        "fedsgd": Rival(
+            pflego.FedSGD(client_lr=beta, labels="local", head_init="zeros"),
+            one_model,
+            one_gradient,
+            server=gradient_step(beta),
+        ),
+        "perfedavg": Rival(
+            pflego.PerFedAvg(**one_head, inner_lr=0.2),
+            one_model,
+            perfedavg(tau, beta, inner=0.2, seed=seed),
+        ),
+        "uga": Rival(
+            pflego.UGA(**one_head, server_lr=rho, server_optimizer="sgd"),
+            one_model,
+            uga(tau, beta),
+            server=gradient_step(rho),
         ),
         "local": Rival(
             pflego.Local(**plain),

@@ -95,6 +95,12 @@ def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
         "fedbabu": ["client_lr"],
         "ditto": ["client_lr", "mu"],
         "fedrecon": ["client_lr", "server_lr"],
+        "feddane": ["client_lr", "mu"],
+        "fednova": ["client_lr"],
+        "fedopt": ["client_lr", "server_lr"],
+        "fedsgd": ["client_lr"],
+        "perfedavg": ["client_lr", "inner_lr"],
+        "uga": ["client_lr", "server_lr"],
         "local": ["client_lr"],
     }
     assert usual(pflego.PFLEGO(client_lr=0.5, common_head=True)) == {

@@ -245,21 +245,14 @@ class Problem:
 
         `weights_at` gives backbone and head at a point. One pass each way per iteration.
         """
-
-        def loss_of(x: Tensor, targets: Tensor) -> theory.Part:
-            def loss(point: Weights) -> Tensor:
-                self.passed.forward += len(x)
-                self.passed.backward += len(x)
-                weights = weights_at(point)
-                z = self.head.outputs(weights, self.model.phi(weights, self.model.prepare(x, self.device)))
-                return len(x) / self.samples * self.task.loss(z, targets)
-
-            return loss
-
-        size = self.slice or self.samples
-        slices = zip(torch.split(self.x, size), torch.split(self.targets, size), strict=True)
-        parts = [loss_of(x, targets) for x, targets in slices]
+        parts = self._parts(weights_at)
         return theory.smoothness([*parts, *([penalty] if penalty else [])], point, iterations, tolerance)
+
+    def curvature(self, weights: Weights, vector: Weights, batch: Tensor | None = None) -> Weights:
+        """Multiply a vector by the Hessian of the loss in the weights that it names: one pass each way."""
+        here = self if batch is None else self.part(batch)
+        point = {name: weights[name] for name in vector}
+        return theory.hessian_product(here._parts(lambda moved: {**weights, **moved}), point, vector)
 
     def gradient(
         self, weights: Weights, batch: Tensor | None = None, *, on_features: FeatureTerm | None = None
@@ -298,6 +291,23 @@ class Problem:
                 features = forward.features.requires_grad_()
                 slopes = slopes + torch.autograd.grad(on_features(features, places), features)[0]
         return {**forward.backward(slopes), **at_head.head}
+
+    def _parts(self, weights_at: Callable[[Weights], Weights]) -> list[theory.Part]:
+        """Split the loss into those of slices of the samples, as functions of any variables: a pass each way counts."""
+
+        def loss_of(x: Tensor, targets: Tensor) -> theory.Part:
+            def loss(point: Weights) -> Tensor:
+                self.passed.forward += len(x)
+                self.passed.backward += len(x)
+                weights = weights_at(point)
+                z = self.head.outputs(weights, self.model.phi(weights, self.model.prepare(x, self.device)))
+                return len(x) / self.samples * self.task.loss(z, targets)
+
+            return loss
+
+        size = self.slice or self.samples
+        slices = zip(torch.split(self.x, size), torch.split(self.targets, size), strict=True)
+        return [loss_of(x, targets) for x, targets in slices]
 
     @torch.no_grad()
     def loss(self, weights: Weights) -> float:
