@@ -33,7 +33,7 @@ class Speed:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def seconds(self, *, samples: int, passes: int, client: ClientId, seed: int) -> float:
+    def seconds(self, *, samples: int, passes: float, client: ClientId, seed: int) -> float:
         """Compute how many seconds a client takes for passes over its samples."""
         draw = numpy_generator(seed, "speed", client=client).standard_normal()
         return samples * passes / (self.samples_per_second * exp(self.spread * draw))
@@ -65,7 +65,7 @@ class Network:
         """Whether every reply arrives."""
         return not self.dropout and self.deadline is None
 
-    def delivers(self, *, samples: int, passes: int, client: ClientId, number: int, seed: int) -> bool:
+    def delivers(self, *, samples: int, passes: float, client: ClientId, number: int, seed: int) -> bool:
         """Tell whether a client's reply in a round arrives, and in time."""
         if (
             self.dropout
