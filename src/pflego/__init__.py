@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.fedrep import FedRep as FedRep
     from pflego.algorithms.local import Local as Local
     from pflego.algorithms.pflego import PFLEGO as PFLEGO
+    from pflego.algorithms.scaffold import Scaffold as Scaffold
     from pflego.data import load as load
     from pflego.errors import DataError as DataError
     from pflego.errors import FolderError as FolderError

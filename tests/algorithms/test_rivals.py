@@ -216,11 +216,13 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
     shared = algorithm.init_shared(twin.model, outputs, 0)
     update = algorithm.client_update(Round(1), shared, algorithm.init_state(problems[1], 0), problems[1])
     theta = {"0.weight", "0.bias"}
+    controls = {f"control/{name}" for name in theta | {"head"}}
     sent = {
         "local": set(),
         "fedavg": theta | {"head"},
         "fedprox": theta | {"head"},
         "ditto": theta | {"head"},
+        "scaffold": theta | {"head"} | controls,
     }
     kept = {
         "fedavg": set(),
@@ -228,6 +230,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "fedbabu": set(),
         "local": theta | {"head"},
         "ditto": theta | {"head"},
+        "scaffold": controls,
     }
     assert update.contribution.keys() == sent.get(name, theta)
     assert update.state.keys() == kept.get(name, {"head"})

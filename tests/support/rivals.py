@@ -18,6 +18,7 @@ from tests.support.reference import F64, Adam, Net, Params, Site, World, distanc
 
 Indices = npt.NDArray[np.int64]
 NAMES = {"0.weight": "V", "0.bias": "v", "head": "W"}  # the package's, and those here
+NAMES |= {f"control/{name}": f"control {ours}" for name, ours in NAMES.items()}
 
 
 def grad(w: Params, site: Site) -> Params:
@@ -99,12 +100,13 @@ class Simulation:
         renormalise: bool = False,
         transform: Callable[[Params], Params] = lambda sent: sent,
         combine: Combine = add_up,
+        server: Server | None = None,
     ) -> list[int]:
         """Combine what clients send, round by round; give how many replies arrived.
 
-        Without server_lr, how far models went is sent and added to the shared one. With it, gradients are sent and the
-        server takes a step of Adam. A reply that is lost counts as nothing, or the weights of those that arrived are
-        scaled to sum to one.
+        Without server_lr, how far models went is sent and added to the shared one, unless the server does something
+        else with it. With it, gradients are sent and the server takes a step of Adam. A reply that is lost counts as
+        nothing, or the weights of those that arrived are scaled to sum to one.
         """
         arrived = []
         for t, members in enumerate(chosen, start=1):
@@ -116,9 +118,13 @@ class Simulation:
             if not there:
                 continue
             lost = len(there) < len(members)
-            part = 1 / sum(weights[i] for i in there) if renormalise and lost else 1.0
+            rest = 1 / sum(weights[i] for i in there) if renormalise and lost else 1.0
             sent = [transform(self._sent(work[i], server_lr)) for i in there]
-            for name, combined in combine(sent, [part * weights[i] for i in there]).items():
+            together = combine(sent, [rest * weights[i] for i in there])
+            if server is not None:
+                server(self, together, sum(self.weights(members, 1.0).values()))
+                continue
+            for name, combined in together.items():
                 if server_lr is None:
                     self.shared = {**self.shared, name: self.shared[name] + combined}
                 else:
@@ -131,6 +137,9 @@ class Simulation:
 
 
 Client = Callable[[Simulation, int], Params]  # moves own[i], gives what is sent
+Server = Callable[
+    [Simulation, Params, float], None
+]  # of what was combined, and sum_i a_i of those who were asked
 
 
 def fedavg(tau: int, beta: float, *, mu: float = 0.0) -> Client:
@@ -205,6 +214,46 @@ def alone(tau: int, beta: float) -> Client:
     return client
 
 
+def part(weights: Params, prefix: str) -> Params:
+    """What is called so, without the prefix."""
+    return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+
+
+def called(prefix: str, weights: Params) -> Params:
+    return {prefix + name: w for name, w in weights.items()}
+
+
+def scaffold(tau: int, beta: float) -> Client:
+    """y_i + c + (c_i' - c_i) are given: what is sent is their difference to x and c."""
+
+    def client(s: Simulation, i: int) -> Params:
+        x = {name: s.shared[name] for name in "VvW"}
+        c, c_i = part(s.shared, "control "), part(s.own[i], "control ")
+        y = steps(x, s.sites[i], tau, rate=beta, slope={name: c[name] - c_i[name] for name in c})
+        new = {name: c_i[name] - c[name] + (x[name] - y[name]) / (tau * beta) for name in x}
+        s.own[i] = called("control ", new)
+        return {**y, **called("control ", {name: c[name] + new[name] - c_i[name] for name in c})}
+
+    return client
+
+
+def scaffold_server(server_lr: float = 1.0) -> Server:
+    def step(s: Simulation, combined: Params, share: float) -> None:
+        s.shared = {
+            name: w + (share if name.startswith("control") else server_lr) * combined[name]
+            for name, w in s.shared.items()
+        }
+
+    return step
+
+
+def controlled(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, and control variates of zeros."""
+    simulation = shared_head(twin, sites)
+    zeros = called("control ", {name: np.zeros_like(w) for name, w in simulation.shared.items()})
+    return Simulation(sites, {**simulation.shared, **zeros}, [dict(zeros) for _ in sites])
+
+
 def local_sites(twin: World) -> list[Site]:
     """labels="local": everybody has as many outputs as the client with the most classes."""
     widest = max(site.t.shape[1] for site in twin.sites)
@@ -248,12 +297,14 @@ class Rival:
     client: Client
     server_lr: float | None = None
     scale: float | None = None
+    server: Server | None = None
 
     def play(self, twin: World, chosen: Sequence[Sequence[int]], **how: Any) -> tuple[Simulation, list[int]]:
         """Play rounds from the start; give where everybody is, and how many replies arrived."""
         simulation = self.start(twin)
         simulation.counts = how.pop("counts", ())
-        arrived = simulation.play(self.client, chosen, server_lr=self.server_lr, scale=self.scale, **how)
+        rules: dict[str, Any] = {"server_lr": self.server_lr, "scale": self.scale, "server": self.server}
+        arrived = simulation.play(self.client, chosen, **rules, **how)
         return simulation, arrived
 
 
@@ -296,6 +347,12 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
             pflego.Local(**plain),
             lambda twin: own_models(twin, twin.sites, shared=False),
             alone(tau, beta),
+        ),
+        "scaffold": Rival(
+            pflego.Scaffold(**one_head, server_lr=0.8),
+            lambda twin: controlled(twin, local_sites(twin)),
+            scaffold(tau, beta),
+            server=scaffold_server(0.8),
         ),
     }
 

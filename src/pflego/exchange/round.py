@@ -15,7 +15,9 @@ class Round:
 
     number: int  # t, from 1
     scale: float = 1.0  # I/r, the inverse of the client's chance to take part
-    alpha: float = 1.0  # a_i, the weight of the client's loss in the federation's; of everybody's: 1
+    # a_i, the weight of the client's loss in the federation's; in the server's step, what turns its weighted sum
+    # into sum_i a_i c_i over those who were asked
+    alpha: float = 1.0
     seed: int = 0
     exchange: int = 0  # which of the method's exchanges in this round, from 0
 
