@@ -223,6 +223,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "fedprox": theta | {"head"},
         "ditto": theta | {"head"},
         "scaffold": theta | {"head"} | controls,
+        "feddyn": theta | {"head"},
     }
     kept = {
         "fedavg": set(),
@@ -231,6 +232,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "local": theta | {"head"},
         "ditto": theta | {"head"},
         "scaffold": controls,
+        "feddyn": {f"slope/{name}" for name in theta | {"head"}},
     }
     assert update.contribution.keys() == sent.get(name, theta)
     assert update.state.keys() == kept.get(name, {"head"})

@@ -18,7 +18,9 @@ from tests.support.reference import F64, Adam, Net, Params, Site, World, distanc
 
 Indices = npt.NDArray[np.int64]
 NAMES = {"0.weight": "V", "0.bias": "v", "head": "W"}  # the package's, and those here
-NAMES |= {f"control/{name}": f"control {ours}" for name, ours in NAMES.items()}
+NAMES |= {
+    f"{prefix}/{name}": f"{prefix} {ours}" for prefix in ("control", "slope") for name, ours in NAMES.items()
+}
 
 
 def grad(w: Params, site: Site) -> Params:
@@ -254,6 +256,43 @@ def controlled(twin: World, sites: list[Site]) -> Simulation:
     return Simulation(sites, {**simulation.shared, **zeros}, [dict(zeros) for _ in sites])
 
 
+def feddyn(tau: int, beta: float, *, mu: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        g = part(s.own[i], "slope ")
+        w = steps(
+            s.shared,
+            s.sites[i],
+            tau,
+            rate=beta,
+            anchor=s.shared,
+            mu=mu,
+            slope={name: -g[name] for name in g},
+        )
+        s.own[i] = called("slope ", {name: g[name] - mu * (w[name] - s.shared[name]) for name in g})
+        return w
+
+    return client
+
+
+def feddyn_server(mu: float) -> Server:
+    """h is kept here, from one round to the next: a server for one simulation."""
+    h: Params = {}
+
+    def step(s: Simulation, combined: Params, share: float) -> None:
+        for name, w in s.shared.items():
+            h[name] = h.get(name, np.zeros_like(w)) - mu * share * combined[name]
+        s.shared = {name: w + combined[name] - h[name] / mu for name, w in s.shared.items()}
+
+    return step
+
+
+def sloped(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, and a slope of zeros for each."""
+    simulation = shared_head(twin, sites)
+    zeros = called("slope ", {name: np.zeros_like(w) for name, w in simulation.shared.items()})
+    return Simulation(sites, simulation.shared, [dict(zeros) for _ in sites])
+
+
 def local_sites(twin: World) -> list[Site]:
     """labels="local": everybody has as many outputs as the client with the most classes."""
     widest = max(site.t.shape[1] for site in twin.sites)
@@ -297,13 +336,14 @@ class Rival:
     client: Client
     server_lr: float | None = None
     scale: float | None = None
-    server: Server | None = None
+    server: Callable[[], Server] | None = None  # makes one, which may remember earlier rounds
 
     def play(self, twin: World, chosen: Sequence[Sequence[int]], **how: Any) -> tuple[Simulation, list[int]]:
         """Play rounds from the start; give where everybody is, and how many replies arrived."""
         simulation = self.start(twin)
         simulation.counts = how.pop("counts", ())
-        rules: dict[str, Any] = {"server_lr": self.server_lr, "scale": self.scale, "server": self.server}
+        rules: dict[str, Any] = {"server_lr": self.server_lr, "scale": self.scale}
+        rules["server"] = self.server() if self.server else None
         arrived = simulation.play(self.client, chosen, **rules, **how)
         return simulation, arrived
 
@@ -352,7 +392,13 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
             pflego.Scaffold(**one_head, server_lr=0.8),
             lambda twin: controlled(twin, local_sites(twin)),
             scaffold(tau, beta),
-            server=scaffold_server(0.8),
+            server=lambda: scaffold_server(0.8),
+        ),
+        "feddyn": Rival(
+            pflego.FedDyn(**one_head, mu=0.4),
+            lambda twin: sloped(twin, local_sites(twin)),
+            feddyn(tau, beta, mu=0.4),
+            server=lambda: feddyn_server(0.4),
         ),
     }
 
