@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pflego.advice import advise as advise
     from pflego.after import joining as joining
     from pflego.after.export import load_model as load_model
+    from pflego.algorithms.apfl import APFL as APFL
     from pflego.algorithms.base import Algorithm as Algorithm
     from pflego.algorithms.ditto import Ditto as Ditto
     from pflego.algorithms.fedavg import FedAvg as FedAvg

@@ -224,6 +224,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "ditto": theta | {"head"},
         "scaffold": theta | {"head"} | controls,
         "feddyn": theta | {"head"},
+        "apfl": theta | {"head"},
     }
     kept = {
         "fedavg": set(),
@@ -233,6 +234,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "ditto": theta | {"head"},
         "scaffold": controls,
         "feddyn": {f"slope/{name}" for name in theta | {"head"}},
+        "apfl": {f"own/{name}" for name in theta | {"head"}} | {"mixing"},
     }
     assert update.contribution.keys() == sent.get(name, theta)
     assert update.state.keys() == kept.get(name, {"head"})

@@ -19,8 +19,11 @@ from tests.support.reference import F64, Adam, Net, Params, Site, World, distanc
 Indices = npt.NDArray[np.int64]
 NAMES = {"0.weight": "V", "0.bias": "v", "head": "W"}  # the package's, and those here
 NAMES |= {
-    f"{prefix}/{name}": f"{prefix} {ours}" for prefix in ("control", "slope") for name, ours in NAMES.items()
+    f"{prefix}/{name}": f"{prefix} {ours}"
+    for prefix in ("control", "slope", "own")
+    for name, ours in NAMES.items()
 }
+NAMES["mixing"] = "a"
 
 
 def grad(w: Params, site: Site) -> Params:
@@ -293,6 +296,32 @@ def sloped(twin: World, sites: list[Site]) -> Simulation:
     return Simulation(sites, simulation.shared, [dict(zeros) for _ in sites])
 
 
+def apfl(tau: int, beta: float, *, learn: bool = True) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        w, v, a, site = s.shared, part(s.own[i], "own "), s.own[i]["a"], s.sites[i]
+        for k in range(tau):
+            at_mixture = grad({name: a * v[name] + (1 - a) * w[name] for name in w}, site)
+            alone = grad(w, site)
+            slope = sum((at_mixture[name] * (v[name] - w[name])).sum() for name in w)
+            v, w = (
+                {name: v[name] - beta * a * at_mixture[name] for name in v},
+                {name: w[name] - beta * alone[name] for name in w},
+            )
+            if learn and k == 0:
+                a = np.clip(a - beta * slope, 0, 1)
+        s.own[i] = {**called("own ", v), "a": a}
+        return w
+
+    return client
+
+
+def mixtures(twin: World, sites: list[Site], a: float = 0.5) -> Simulation:
+    """One model for everybody, and for each the same once more with a share."""
+    simulation = shared_head(twin, sites)
+    first = {**called("own ", simulation.shared), "a": np.asarray(a)}
+    return Simulation(sites, simulation.shared, [dict(first) for _ in sites])
+
+
 def local_sites(twin: World) -> list[Site]:
     """labels="local": everybody has as many outputs as the client with the most classes."""
     widest = max(site.t.shape[1] for site in twin.sites)
@@ -399,6 +428,9 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
             lambda twin: sloped(twin, local_sites(twin)),
             feddyn(tau, beta, mu=0.4),
             server=lambda: feddyn_server(0.4),
+        ),
+        "apfl": Rival(
+            pflego.APFL(**one_head), lambda twin: mixtures(twin, local_sites(twin)), apfl(tau, beta)
         ),
     }
 
