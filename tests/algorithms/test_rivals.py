@@ -225,6 +225,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "scaffold": theta | {"head"} | controls,
         "feddyn": theta | {"head"},
         "apfl": theta | {"head"},
+        "lgfedavg": {"head"},
     }
     kept = {
         "fedavg": set(),
@@ -235,6 +236,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "scaffold": controls,
         "feddyn": {f"slope/{name}" for name in theta | {"head"}},
         "apfl": {f"own/{name}" for name in theta | {"head"}} | {"mixing"},
+        "lgfedavg": theta,
     }
     assert update.contribution.keys() == sent.get(name, theta)
     assert update.state.keys() == kept.get(name, {"head"})

@@ -322,6 +322,21 @@ def mixtures(twin: World, sites: list[Site], a: float = 0.5) -> Simulation:
     return Simulation(sites, simulation.shared, [dict(first) for _ in sites])
 
 
+def lgfedavg(tau: int, beta: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        w = steps({**s.shared, **s.own[i]}, s.sites[i], tau, rate=beta)
+        s.own[i] = {"V": w["V"], "v": w["v"]}
+        return {"W": w["W"]}
+
+    return client
+
+
+def own_backbones(twin: World, sites: list[Site]) -> Simulation:
+    """A head of zeros for everybody, and a network for each."""
+    own: Params = {"V": twin.net.V, "v": twin.net.v}
+    return Simulation(sites, {"W": np.zeros((sites[0].t.shape[1], 5))}, [dict(own) for _ in sites])
+
+
 def local_sites(twin: World) -> list[Site]:
     """labels="local": everybody has as many outputs as the client with the most classes."""
     widest = max(site.t.shape[1] for site in twin.sites)
@@ -431,6 +446,11 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
         ),
         "apfl": Rival(
             pflego.APFL(**one_head), lambda twin: mixtures(twin, local_sites(twin)), apfl(tau, beta)
+        ),
+        "lgfedavg": Rival(
+            pflego.LGFedAvg(**one_head),
+            lambda twin: own_backbones(twin, local_sites(twin)),
+            lgfedavg(tau, beta),
         ),
     }
 
