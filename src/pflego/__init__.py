@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.fedprox import FedProx as FedProx
     from pflego.algorithms.fedrecon import FedRecon as FedRecon
     from pflego.algorithms.fedrep import FedRep as FedRep
+    from pflego.algorithms.fedrod import FedRoD as FedRoD
     from pflego.algorithms.lgfedavg import LGFedAvg as LGFedAvg
     from pflego.algorithms.local import Local as Local
     from pflego.algorithms.pflego import PFLEGO as PFLEGO

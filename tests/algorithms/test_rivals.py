@@ -226,6 +226,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "feddyn": theta | {"head"},
         "apfl": theta | {"head"},
         "lgfedavg": {"head"},
+        "fedrod": theta | {"head"},
     }
     kept = {
         "fedavg": set(),
@@ -237,6 +238,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "feddyn": {f"slope/{name}" for name in theta | {"head"}},
         "apfl": {f"own/{name}" for name in theta | {"head"}} | {"mixing"},
         "lgfedavg": theta,
+        "fedrod": {"own/head"},
     }
     assert update.contribution.keys() == sent.get(name, theta)
     assert update.state.keys() == kept.get(name, {"head"})

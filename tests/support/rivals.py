@@ -14,7 +14,7 @@ import pflego
 from pflego.randomness import torch_generator
 from pflego.runs.run import Run
 from pflego.weights import Weights
-from tests.support.reference import F64, Adam, Net, Params, Site, World, distance, gradients
+from tests.support.reference import F64, Adam, Net, Params, Site, World, distance, gradients, link
 
 Indices = npt.NDArray[np.int64]
 NAMES = {"0.weight": "V", "0.bias": "v", "head": "W"}  # the package's, and those here
@@ -331,6 +331,37 @@ def lgfedavg(tau: int, beta: float) -> Client:
     return client
 
 
+def rod_gradients(w: Params, P: F64, site: Site, counts: F64) -> Params:
+    """Of the balanced loss in V, v and W, of the personal one in P; counts are n_c of all of the client's samples."""
+    phi = Net(w["V"], w["v"]).phi(site.x)
+    ones = np.concatenate([phi, np.ones((site.n, 1))], axis=1)
+    with np.errstate(divide="ignore"):
+        prior = np.log(counts) if site.softmax else 0.0
+    generic = (link(ones @ w["W"].T + prior, site.softmax) - site.t) / site.n
+    personal = (link(ones @ w["W"].T + ones @ P.T, site.softmax) - site.t) / site.n
+    pre = (generic @ w["W"][:, :-1]) * (1 - phi**2)
+    return {"V": pre.T @ site.x, "v": pre.sum(axis=0), "W": generic.T @ ones, "own W": personal.T @ ones}
+
+
+def fedrod(tau: int, beta: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        site, w = s.sites[i], {**s.shared, **s.own[i]}
+        for _ in range(tau):
+            g = rod_gradients(w, w["own W"], site, site.t.sum(axis=0))
+            w = {name: w[name] - beta * g[name] for name in w}
+        s.own[i] = {"own W": w.pop("own W")}
+        return w
+
+    return client
+
+
+def two_heads(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, and a head of zeros beside its own for each."""
+    simulation = shared_head(twin, sites)
+    own: list[Params] = [{"own W": np.zeros_like(simulation.shared["W"])} for _ in sites]
+    return Simulation(sites, simulation.shared, own)
+
+
 def own_backbones(twin: World, sites: list[Site]) -> Simulation:
     """A head of zeros for everybody, and a network for each."""
     own: Params = {"V": twin.net.V, "v": twin.net.v}
@@ -446,6 +477,11 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
         ),
         "apfl": Rival(
             pflego.APFL(**one_head), lambda twin: mixtures(twin, local_sites(twin)), apfl(tau, beta)
+        ),
+        "fedrod": Rival(
+            pflego.FedRoD(**one_head),
+            lambda twin: two_heads(twin, local_sites(twin)),
+            fedrod(tau, beta),
         ),
         "lgfedavg": Rival(
             pflego.LGFedAvg(**one_head),
