@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.apfl import APFL as APFL
     from pflego.algorithms.base import Algorithm as Algorithm
     from pflego.algorithms.ditto import Ditto as Ditto
+    from pflego.algorithms.fedala import FedALA as FedALA
     from pflego.algorithms.fedavg import FedAvg as FedAvg
     from pflego.algorithms.fedbabu import FedBabu as FedBabu
     from pflego.algorithms.feddyn import FedDyn as FedDyn

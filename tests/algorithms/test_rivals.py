@@ -227,6 +227,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "apfl": theta | {"head"},
         "lgfedavg": {"head"},
         "fedrod": theta | {"head"},
+        "fedala": theta | {"head"},
     }
     kept = {
         "fedavg": set(),
@@ -239,6 +240,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "apfl": {f"own/{name}" for name in theta | {"head"}} | {"mixing"},
         "lgfedavg": theta,
         "fedrod": {"own/head"},
+        "fedala": {"old/head", "mixing/head"},
     }
     assert update.contribution.keys() == sent.get(name, theta)
     assert update.state.keys() == kept.get(name, {"head"})

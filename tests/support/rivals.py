@@ -14,13 +14,13 @@ import pflego
 from pflego.randomness import torch_generator
 from pflego.runs.run import Run
 from pflego.weights import Weights
-from tests.support.reference import F64, Adam, Net, Params, Site, World, distance, gradients, link
+from tests.support.reference import F64, Adam, Net, Params, Site, World, distance, gradients, link, loss
 
 Indices = npt.NDArray[np.int64]
 NAMES = {"0.weight": "V", "0.bias": "v", "head": "W"}  # the package's, and those here
 NAMES |= {
     f"{prefix}/{name}": f"{prefix} {ours}"
-    for prefix in ("control", "slope", "own")
+    for prefix in ("control", "slope", "own", "old", "mixing")
     for name, ours in NAMES.items()
 }
 NAMES["mixing"] = "a"
@@ -362,6 +362,59 @@ def two_heads(twin: World, sites: list[Site]) -> Simulation:
     return Simulation(sites, simulation.shared, own)
 
 
+def fedala(
+    tau: int,
+    beta: float,
+    *,
+    seed: int,
+    share: float = 0.8,
+    eta: float = 1.0,
+    top: str = "W",
+    mixed_by: int = 10,
+    size: int | None = None,
+) -> Client:
+    """top are the parameters that are mixed, by batches of `mixed_by`; a size is that of the other steps' batches."""
+
+    def client(s: Simulation, i: int) -> Params:
+        site, w, o, A = s.sites[i], s.shared, part(s.own[i], "old "), part(s.own[i], "mixing ")
+        first = all((A[name] == 1).all() for name in top)
+        generator = torch_generator(seed, "samples of the mixture", round_number=s.round, client=f"c{i}")
+        drawn = torch.randperm(site.n, generator=generator)[: round(share * site.n)].sort().values.numpy()
+        some = site.part(drawn)
+        each = -(-some.n // mixed_by)
+        order = [np.arange(some.n)] * 50  # where one batch is all, in their own order
+        if each > 1:
+            order = batches(seed, s.round, i, some, mixed_by, 50 * each, "batches of the mixture")
+        losses: list[float] = []
+        while any((w[name] != o[name]).any() for name in top) and len(losses) < (50 if first else 1):
+            values = []
+            for batch in order[each * len(losses) : each * (len(losses) + 1)]:
+                m = {**w, **{name: o[name] + (w[name] - o[name]) * A[name] for name in top}}
+                here = some.part(batch)
+                values.append(loss(Net(m["V"], m["v"]), m["W"], here))
+                g = grad(m, here)
+                A = {name: np.clip(A[name] - eta * g[name] * (w[name] - o[name]), 0, 1) for name in top}
+            losses.append(float(np.mean(values)))
+            if len(losses) > 10 and np.std(losses[-10:]) < 0.1:
+                break
+        assert len(losses) < 50
+        m = {**w, **{name: o[name] + (w[name] - o[name]) * A[name] for name in top}}
+        ordered = None if size is None else batches(seed, s.round, i, site, size, tau)
+        trained = steps(m, site, tau, rate=beta, batches=ordered)
+        s.own[i] = {**called("old ", {name: trained[name] for name in top}), **called("mixing ", A)}
+        return trained
+
+    return client
+
+
+def old_models(twin: World, sites: list[Site], top: str = "W") -> Simulation:
+    """One model for everybody; each has its first top layers, and shares of one."""
+    simulation = shared_head(twin, sites)
+    old = {name: simulation.shared[name] for name in top}
+    mixing = called("mixing ", {name: np.ones_like(w) for name, w in old.items()})
+    return Simulation(sites, simulation.shared, [{**called("old ", old), **mixing} for _ in sites])
+
+
 def own_backbones(twin: World, sites: list[Site]) -> Simulation:
     """A head of zeros for everybody, and a network for each."""
     own: Params = {"V": twin.net.V, "v": twin.net.v}
@@ -482,6 +535,11 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
             pflego.FedRoD(**one_head),
             lambda twin: two_heads(twin, local_sites(twin)),
             fedrod(tau, beta),
+        ),
+        "fedala": Rival(
+            pflego.FedALA(**one_head),
+            lambda twin: old_models(twin, local_sites(twin)),
+            fedala(tau, beta, seed=seed),
         ),
         "lgfedavg": Rival(
             pflego.LGFedAvg(**one_head),

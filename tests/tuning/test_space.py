@@ -101,6 +101,7 @@ def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
         "apfl": ["client_lr"],
         "lgfedavg": ["client_lr"],
         "fedrod": ["client_lr"],
+        "fedala": ["client_lr"],
     }
     assert usual(pflego.PFLEGO(client_lr=0.5, common_head=True)) == {
         "client_lr": Range(0.0166667, 15.0, log=True),
