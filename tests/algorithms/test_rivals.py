@@ -217,6 +217,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
     shared = algorithm.init_shared(twin.model, outputs, 0)
     update = algorithm.client_update(Round(1), shared, algorithm.init_state(problems[1], 0), problems[1])
     theta = {"0.weight", "0.bias"}
+    controls = {f"control/{name}" for name in theta | {"head"}}
     sent = {
         "local": set(),
         "fedavg": theta | {"head"},
@@ -228,6 +229,12 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "perfedavg": theta | {"head"},
         "uga": theta | {"head"},
         "ditto": theta | {"head"},
+        "scaffold": theta | {"head"} | controls,
+        "feddyn": theta | {"head"},
+        "apfl": theta | {"head"},
+        "lgfedavg": {"head"},
+        "fedrod": theta | {"head"},
+        "fedala": theta | {"head"},
     }
     kept = {
         "fedavg": set(),
@@ -241,6 +248,12 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "fedsgd": set(),
         "local": theta | {"head"},
         "ditto": theta | {"head"},
+        "scaffold": controls,
+        "feddyn": {f"slope/{name}" for name in theta | {"head"}},
+        "apfl": {f"own/{name}" for name in theta | {"head"}} | {"mixing"},
+        "lgfedavg": theta,
+        "fedrod": {"own/head"},
+        "fedala": {"old/head", "mixing/head"},
     }
     assert update.contribution.keys() == sent.get(name, theta)
     assert update.state.keys() == kept.get(name, {"head"})

@@ -15,10 +15,16 @@ from pflego.declaration import declared
 from pflego.randomness import torch_generator
 from pflego.runs.run import Run
 from pflego.weights import Weights
-from tests.support.reference import F64, Adam, Net, Params, Site, World, distance, gradients
+from tests.support.reference import F64, Adam, Net, Params, Site, World, distance, gradients, link, loss
 
 Indices = npt.NDArray[np.int64]
 NAMES = {"0.weight": "V", "0.bias": "v", "head": "W"}  # the package's, and those here
+NAMES |= {
+    f"{prefix}/{name}": f"{prefix} {ours}"
+    for prefix in ("control", "slope", "own", "old", "mixing")
+    for name, ours in NAMES.items()
+}
+NAMES["mixing"] = "a"
 
 
 def grad(w: Params, site: Site) -> Params:
@@ -89,6 +95,7 @@ class Simulation:
     memory: Params = field(default_factory=dict)  # of the server
     round: int = 0  # the one that is played
     exchange: int = 0  # of the round, from 0
+    asked: float = 1.0  # sum_i a_i of those who were asked
 
     def weights(self, members: Sequence[int], scale: float | None) -> dict[int, float]:
         """w_i: shares that sum to one over the members, or with a scale I/r, shares of all clients times it."""
@@ -118,7 +125,7 @@ class Simulation:
         """
         arrived = []
         for t, members in enumerate(chosen, start=1):
-            self.round = t
+            self.round, self.asked = t, sum(self.weights(members, 1.0).values())
             weights = self.weights(members, scale)
             for self.exchange in range(exchanges):
                 work = {i: client(self, i) for i in members}
@@ -346,6 +353,205 @@ def alone(tau: int, beta: float) -> Client:
     return client
 
 
+def part(weights: Params, prefix: str) -> Params:
+    """What is called so, without the prefix."""
+    return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+
+
+def called(prefix: str, weights: Params) -> Params:
+    return {prefix + name: w for name, w in weights.items()}
+
+
+def scaffold(tau: int, beta: float) -> Client:
+    """y_i + c + (c_i' - c_i) are given: what is sent is their difference to x and c."""
+
+    def client(s: Simulation, i: int) -> Params:
+        x = {name: s.shared[name] for name in "VvW"}
+        c, c_i = part(s.shared, "control "), part(s.own[i], "control ")
+        y = steps(x, s.sites[i], tau, rate=beta, slope={name: c[name] - c_i[name] for name in c})
+        new = {name: c_i[name] - c[name] + (x[name] - y[name]) / (tau * beta) for name in x}
+        s.own[i] = called("control ", new)
+        return {**y, **called("control ", {name: c[name] + new[name] - c_i[name] for name in c})}
+
+    return client
+
+
+def scaffold_server(server_lr: float = 1.0) -> Server:
+    def step(s: Simulation, combined: Params) -> Params:
+        return {
+            name: w + (s.asked if name.startswith("control") else server_lr) * combined[name]
+            for name, w in s.shared.items()
+        }
+
+    return step
+
+
+def controlled(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, and control variates of zeros."""
+    simulation = shared_head(twin, sites)
+    zeros = called("control ", {name: np.zeros_like(w) for name, w in simulation.shared.items()})
+    return Simulation(sites, {**simulation.shared, **zeros}, [dict(zeros) for _ in sites])
+
+
+def feddyn(tau: int, beta: float, *, mu: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        g = part(s.own[i], "slope ")
+        w = steps(
+            s.shared,
+            s.sites[i],
+            tau,
+            rate=beta,
+            anchor=s.shared,
+            mu=mu,
+            slope={name: -g[name] for name in g},
+        )
+        s.own[i] = called("slope ", {name: g[name] - mu * (w[name] - s.shared[name]) for name in g})
+        return w
+
+    return client
+
+
+def feddyn_server(mu: float) -> Server:
+    def step(s: Simulation, combined: Params) -> Params:
+        for name, w in s.shared.items():
+            s.memory[name] = s.memory.get(name, np.zeros_like(w)) - mu * s.asked * combined[name]
+        return {name: w + combined[name] - s.memory[name] / mu for name, w in s.shared.items()}
+
+    return step
+
+
+def sloped(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, and a slope of zeros for each."""
+    simulation = shared_head(twin, sites)
+    zeros = called("slope ", {name: np.zeros_like(w) for name, w in simulation.shared.items()})
+    return Simulation(sites, simulation.shared, [dict(zeros) for _ in sites])
+
+
+def apfl(tau: int, beta: float, *, learn: bool = True) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        w, v, a, site = s.shared, part(s.own[i], "own "), s.own[i]["a"], s.sites[i]
+        for k in range(tau):
+            at_mixture = grad({name: a * v[name] + (1 - a) * w[name] for name in w}, site)
+            alone = grad(w, site)
+            slope = sum((at_mixture[name] * (v[name] - w[name])).sum() for name in w)
+            v, w = (
+                {name: v[name] - beta * a * at_mixture[name] for name in v},
+                {name: w[name] - beta * alone[name] for name in w},
+            )
+            if learn and k == 0:
+                a = np.clip(a - beta * slope, 0, 1)
+        s.own[i] = {**called("own ", v), "a": a}
+        return w
+
+    return client
+
+
+def mixtures(twin: World, sites: list[Site], a: float = 0.5) -> Simulation:
+    """One model for everybody, and for each the same once more with a share."""
+    simulation = shared_head(twin, sites)
+    first = {**called("own ", simulation.shared), "a": np.asarray(a)}
+    return Simulation(sites, simulation.shared, [dict(first) for _ in sites])
+
+
+def lgfedavg(tau: int, beta: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        w = steps({**s.shared, **s.own[i]}, s.sites[i], tau, rate=beta)
+        s.own[i] = {"V": w["V"], "v": w["v"]}
+        return {"W": w["W"]}
+
+    return client
+
+
+def rod_gradients(w: Params, P: F64, site: Site, counts: F64) -> Params:
+    """Of the balanced loss in V, v and W, of the personal one in P; counts are n_c of all of the client's samples."""
+    phi = Net(w["V"], w["v"]).phi(site.x)
+    ones = np.concatenate([phi, np.ones((site.n, 1))], axis=1)
+    with np.errstate(divide="ignore"):
+        prior = np.log(counts) if site.softmax else 0.0
+    generic = (link(ones @ w["W"].T + prior, site.softmax) - site.t) / site.n
+    personal = (link(ones @ w["W"].T + ones @ P.T, site.softmax) - site.t) / site.n
+    pre = (generic @ w["W"][:, :-1]) * (1 - phi**2)
+    return {"V": pre.T @ site.x, "v": pre.sum(axis=0), "W": generic.T @ ones, "own W": personal.T @ ones}
+
+
+def fedrod(tau: int, beta: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        site, w = s.sites[i], {**s.shared, **s.own[i]}
+        for _ in range(tau):
+            g = rod_gradients(w, w["own W"], site, site.t.sum(axis=0))
+            w = {name: w[name] - beta * g[name] for name in w}
+        s.own[i] = {"own W": w.pop("own W")}
+        return w
+
+    return client
+
+
+def two_heads(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, and a head of zeros beside its own for each."""
+    simulation = shared_head(twin, sites)
+    own: list[Params] = [{"own W": np.zeros_like(simulation.shared["W"])} for _ in sites]
+    return Simulation(sites, simulation.shared, own)
+
+
+def fedala(
+    tau: int,
+    beta: float,
+    *,
+    seed: int,
+    share: float = 0.8,
+    eta: float = 1.0,
+    top: str = "W",
+    mixed_by: int = 10,
+    size: int | None = None,
+) -> Client:
+    """top are the parameters that are mixed, by batches of `mixed_by`; a size is that of the other steps' batches."""
+
+    def client(s: Simulation, i: int) -> Params:
+        site, w, o, A = s.sites[i], s.shared, part(s.own[i], "old "), part(s.own[i], "mixing ")
+        first = all((A[name] == 1).all() for name in top)
+        generator = torch_generator(seed, "samples of the mixture", round_number=s.round, client=f"c{i}")
+        drawn = torch.randperm(site.n, generator=generator)[: round(share * site.n)].sort().values.numpy()
+        some = site.part(drawn)
+        each = -(-some.n // mixed_by)
+        order = [np.arange(some.n)] * 50  # where one batch is all, in their own order
+        if each > 1:
+            order = batches(seed, s.round, i, some, mixed_by, 50 * each, "batches of the mixture")
+        losses: list[float] = []
+        while any((w[name] != o[name]).any() for name in top) and len(losses) < (50 if first else 1):
+            values = []
+            for batch in order[each * len(losses) : each * (len(losses) + 1)]:
+                m = {**w, **{name: o[name] + (w[name] - o[name]) * A[name] for name in top}}
+                here = some.part(batch)
+                values.append(loss(Net(m["V"], m["v"]), m["W"], here))
+                g = grad(m, here)
+                A = {name: np.clip(A[name] - eta * g[name] * (w[name] - o[name]), 0, 1) for name in top}
+            losses.append(float(np.mean(values)))
+            if len(losses) > 10 and np.std(losses[-10:]) < 0.1:
+                break
+        assert len(losses) < 50
+        m = {**w, **{name: o[name] + (w[name] - o[name]) * A[name] for name in top}}
+        ordered = None if size is None else batches(seed, s.round, i, site, size, tau)
+        trained = steps(m, site, tau, rate=beta, batches=ordered)
+        s.own[i] = {**called("old ", {name: trained[name] for name in top}), **called("mixing ", A)}
+        return trained
+
+    return client
+
+
+def old_models(twin: World, sites: list[Site], top: str = "W") -> Simulation:
+    """One model for everybody; each has its first top layers, and shares of one."""
+    simulation = shared_head(twin, sites)
+    old = {name: simulation.shared[name] for name in top}
+    mixing = called("mixing ", {name: np.ones_like(w) for name, w in old.items()})
+    return Simulation(sites, simulation.shared, [{**called("old ", old), **mixing} for _ in sites])
+
+
+def own_backbones(twin: World, sites: list[Site]) -> Simulation:
+    """A head of zeros for everybody, and a network for each."""
+    own: Params = {"V": twin.net.V, "v": twin.net.v}
+    return Simulation(sites, {"W": np.zeros((sites[0].t.shape[1], 5))}, [dict(own) for _ in sites])
+
+
 def local_sites(twin: World) -> list[Site]:
     """labels="local": everybody has as many outputs as the client with the most classes."""
     widest = max(site.t.shape[1] for site in twin.sites)
@@ -476,6 +682,36 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
             pflego.Local(**plain),
             lambda twin: own_models(twin, twin.sites, shared=False),
             alone(tau, beta),
+        ),
+        "scaffold": Rival(
+            pflego.Scaffold(**one_head, server_lr=0.8),
+            lambda twin: controlled(twin, local_sites(twin)),
+            differences(scaffold(tau, beta)),
+            server=scaffold_server(0.8),
+        ),
+        "feddyn": Rival(
+            pflego.FedDyn(**one_head, mu=0.4),
+            lambda twin: sloped(twin, local_sites(twin)),
+            differences(feddyn(tau, beta, mu=0.4)),
+            server=feddyn_server(0.4),
+        ),
+        "apfl": Rival(
+            pflego.APFL(**one_head), lambda twin: mixtures(twin, local_sites(twin)), apfl(tau, beta)
+        ),
+        "fedrod": Rival(
+            pflego.FedRoD(**one_head),
+            lambda twin: two_heads(twin, local_sites(twin)),
+            fedrod(tau, beta),
+        ),
+        "fedala": Rival(
+            pflego.FedALA(**one_head),
+            lambda twin: old_models(twin, local_sites(twin)),
+            fedala(tau, beta, seed=seed),
+        ),
+        "lgfedavg": Rival(
+            pflego.LGFedAvg(**one_head),
+            lambda twin: own_backbones(twin, local_sites(twin)),
+            lgfedavg(tau, beta),
         ),
     }
 

@@ -102,6 +102,12 @@ def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
         "perfedavg": ["client_lr", "inner_lr"],
         "uga": ["client_lr", "server_lr"],
         "local": ["client_lr"],
+        "scaffold": ["client_lr"],
+        "feddyn": ["client_lr", "mu"],
+        "apfl": ["client_lr"],
+        "lgfedavg": ["client_lr"],
+        "fedrod": ["client_lr"],
+        "fedala": ["client_lr"],
     }
     assert usual(pflego.PFLEGO(client_lr=0.5, common_head=True)) == {
         "client_lr": Range(0.005, 50.0, log=True),
