@@ -20,6 +20,7 @@ import json
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import pflego
 from pflego.algorithms.base import Algorithm
@@ -139,9 +140,9 @@ def picture(results: list[Result], path: Path) -> None:
                 )
                 for result in own
             ]
-            panels.append(
-                Panel(f"{degree} classes per client", curves, word, "everyone, %", "log x", lowest=floor)
-            )
+            scale: Literal["linear", "log x"] = "log x" if unit == "passes" else "linear"
+            title = f"{degree} classes per client"
+            panels.append(Panel(title, curves, word, "everyone, %", scale, lowest=floor))
     draw(panels, path)
 
 
