@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.fedsgd import FedSGD as FedSGD
     from pflego.algorithms.local import Local as Local
     from pflego.algorithms.perfedavg import PerFedAvg as PerFedAvg
+    from pflego.algorithms.pfedme import PFedMe as PFedMe
     from pflego.algorithms.pflego import PFLEGO as PFLEGO
     from pflego.algorithms.uga import UGA as UGA
     from pflego.data import load as load

@@ -226,6 +226,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "fedopt": theta | {"head"},
         "fedsgd": theta | {"head", "inverse rate"},
         "perfedavg": theta | {"head"},
+        "pfedme": theta | {"head"},
         "uga": theta | {"head"},
         "ditto": theta | {"head"},
     }
@@ -241,6 +242,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "fedsgd": set(),
         "local": theta | {"head"},
         "ditto": theta | {"head"},
+        "pfedme": theta | {"head"},
     }
     assert update.contribution.keys() == sent.get(name, theta)
     assert update.state.keys() == kept.get(name, {"head"})
