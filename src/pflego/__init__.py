@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.lgfedavg import LGFedAvg as LGFedAvg
     from pflego.algorithms.local import Local as Local
     from pflego.algorithms.perfedavg import PerFedAvg as PerFedAvg
+    from pflego.algorithms.pfedme import PFedMe as PFedMe
     from pflego.algorithms.pflego import PFLEGO as PFLEGO
     from pflego.algorithms.scaffold import Scaffold as Scaffold
     from pflego.algorithms.uga import UGA as UGA

@@ -227,6 +227,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "fedopt": theta | {"head"},
         "fedsgd": theta | {"head", "inverse rate"},
         "perfedavg": theta | {"head"},
+        "pfedme": theta | {"head"},
         "uga": theta | {"head"},
         "ditto": theta | {"head"},
         "scaffold": theta | {"head"} | controls,
@@ -254,6 +255,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "lgfedavg": theta,
         "fedrod": {"own/head"},
         "fedala": {"old/head", "mixing/head"},
+        "pfedme": theta | {"head"},
     }
     assert update.contribution.keys() == sent.get(name, theta)
     assert update.state.keys() == kept.get(name, {"head"})

@@ -345,6 +345,29 @@ def perfedavg(
     return client
 
 
+def pfedme(
+    times: int,
+    beta: float,
+    *,
+    inner: int,
+    mu: float,
+    eta: float,
+    drawn: Callable[[Simulation, int], list[Indices]] | None = None,
+    **how: Any,
+) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        w = theta = s.shared
+        chosen = drawn(s, i) if drawn else None
+        for r in range(times if chosen is None else len(chosen)):
+            same = None if chosen is None else [chosen[r]] * inner
+            theta = steps(theta, s.sites[i], inner, rate=beta, anchor=w, mu=mu, batches=same, **how)
+            w = {name: w[name] - eta * mu * (w[name] - theta[name]) for name in w}
+        s.own[i] = theta
+        return w
+
+    return client
+
+
 def alone(tau: int, beta: float) -> Client:
     def client(s: Simulation, i: int) -> Params:
         s.own[i] = steps(s.own[i], s.sites[i], tau, rate=beta)
@@ -671,6 +694,11 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
             pflego.PerFedAvg(**one_head, inner_lr=0.2),
             one_model,
             perfedavg(tau, beta, inner=0.2, seed=seed),
+        ),
+        "pfedme": Rival(
+            pflego.PFedMe(**one_head, inner_steps=3, mu=0.8, local_lr=0.4),
+            lambda twin: own_models(twin, local_sites(twin), shared=True),
+            pfedme(tau, beta, inner=3, mu=0.8, eta=0.4),
         ),
         "uga": Rival(
             pflego.UGA(**one_head, server_lr=rho, server_optimizer="sgd"),

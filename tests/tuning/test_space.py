@@ -100,6 +100,7 @@ def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
         "fedopt": ["client_lr", "server_lr"],
         "fedsgd": ["client_lr"],
         "perfedavg": ["client_lr", "inner_lr"],
+        "pfedme": ["client_lr", "mu"],
         "uga": ["client_lr", "server_lr"],
         "local": ["client_lr"],
         "scaffold": ["client_lr"],
