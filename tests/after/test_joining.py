@@ -283,7 +283,7 @@ def test_everybody_can_join_whatever_the_method(tmp_path: Path, algorithm: pfleg
 
 @pytest.mark.parametrize("method", methods())
 def test_a_newcomers_model_has_learned_something(method: str) -> None:
-    """Two digits each: a shared model must beat a guess among ten, one with a part of the client's own by far."""
+    """Two digits each: a shared model must beat a guess among ten, one with a head of the client's own by far."""
     federation = pflego.load("digits", clients=8, classes_per_client=2, seed=2)
     *others, late = federation
     algorithm = methods()[method](steps=10, client_lr=0.1)  # type: ignore[call-arg]
@@ -298,7 +298,8 @@ def test_a_newcomers_model_has_learned_something(method: str) -> None:
     joined = run.join(late, steps=100, alone=0)
     figure = joined.score.value(federation.task)
     assert figure is not None
-    assert figure > (0.3 if joined.run.states[late.id] == {} else 0.9)
+    shared = joined.run.states[late.id] == {}
+    assert figure > {"feddbe": 0.7}.get(method, 0.3 if shared else 0.9)  # a shift is less than a head
 
 
 def test_a_class_that_nobody_had_is_learned_by_a_personal_head() -> None:

@@ -221,6 +221,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "fedavg": theta | {"head"},
         "fedprox": theta | {"head"},
         "ditto": theta | {"head"},
+        "feddbe": theta | {"head", "mean/features", "mean/known"},
     }
     kept = {
         "fedavg": set(),
@@ -228,6 +229,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "fedbabu": set(),
         "local": theta | {"head"},
         "ditto": theta | {"head"},
+        "feddbe": {"shift"},
     }
     assert update.contribution.keys() == sent.get(name, theta)
     assert update.state.keys() == kept.get(name, {"head"})

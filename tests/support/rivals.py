@@ -14,10 +14,17 @@ import pflego
 from pflego.randomness import torch_generator
 from pflego.runs.run import Run
 from pflego.weights import Weights
-from tests.support.reference import F64, Adam, Net, Params, Site, World, distance, gradients
+from tests.support.reference import F64, Adam, Net, Params, Site, World, distance, gradients, link
 
 Indices = npt.NDArray[np.int64]
-NAMES = {"0.weight": "V", "0.bias": "v", "head": "W"}  # the package's, and those here
+NAMES = {  # the package's, and those here
+    "0.weight": "V",
+    "0.bias": "v",
+    "head": "W",
+    "shift": "b",
+    "mean/features": "m",
+    "mean/known": "k",
+}
 
 
 def grad(w: Params, site: Site) -> Params:
@@ -62,6 +69,7 @@ def batches(
 
 
 Combine = Callable[[Sequence[Params], Sequence[float]], Params]
+Server = Callable[[Params, Params], Params]
 
 
 def add_up(sent: Sequence[Params], weights: Sequence[float]) -> Params:
@@ -81,6 +89,9 @@ class Simulation:
     counts: Sequence[float] = ()  # how much clients count; none: by their samples
     adams: dict[str, Adam] = field(default_factory=dict)
     round: int = 0  # the one that is played
+    server: Server | None = (
+        None  # makes new shared parameters of them and of what was combined, if not by adding
+    )
 
     def weights(self, members: Sequence[int], scale: float | None) -> dict[int, float]:
         """w_i: shares that sum to one over the members, or with a scale I/r, shares of all clients times it."""
@@ -118,7 +129,11 @@ class Simulation:
             lost = len(there) < len(members)
             part = 1 / sum(weights[i] for i in there) if renormalise and lost else 1.0
             sent = [transform(self._sent(work[i], server_lr)) for i in there]
-            for name, combined in combine(sent, [part * weights[i] for i in there]).items():
+            together = combine(sent, [part * weights[i] for i in there])
+            if self.server is not None:
+                self.shared = self.server(self.shared, together)
+                continue
+            for name, combined in together.items():
                 if server_lr is None:
                     self.shared = {**self.shared, name: self.shared[name] + combined}
                 else:
@@ -127,7 +142,9 @@ class Simulation:
         return arrived
 
     def _sent(self, work: Params, server_lr: float | None) -> Params:
-        return work if server_lr is not None else {name: w - self.shared[name] for name, w in work.items()}
+        if server_lr is not None:
+            return work
+        return {name: w - self.shared[name] if name in self.shared else w for name, w in work.items()}
 
 
 Client = Callable[[Simulation, int], Params]  # moves own[i], gives what is sent
@@ -203,6 +220,42 @@ def alone(tau: int, beta: float) -> Client:
         return {}
 
     return client
+
+
+def feddbe(tau: int, beta: float, *, kappa: float, share: float = 1.0) -> Client:
+    """Model and shift b; m is the common mean, k whether it is known."""
+
+    def client(s: Simulation, i: int) -> Params:
+        site, (V, v, W, m), b = s.sites[i], (s.shared[name] for name in "VvWm"), s.own[i]["b"]
+        known, mean = bool(s.shared["k"]), np.zeros_like(m)
+        for _ in range(tau):
+            phi = np.tanh(site.x @ V.T + v)
+            mean = (1 - share) * mean + share * phi.mean(axis=0)
+            residual = (link((phi + b) @ W[:, :-1].T + W[:, -1], site.softmax) - site.t) / site.n
+            slope = residual @ W[:, :-1] + known * kappa * share * (mean - m) / len(m) / site.n
+            pre = slope * (1 - phi**2)
+            dW = np.concatenate([residual.T @ (phi + b), residual.sum(axis=0)[:, None]], axis=1)
+            db = (residual @ W[:, :-1]).sum(axis=0)
+            V, v, W = V - beta * pre.T @ site.x, v - beta * pre.sum(axis=0), W - beta * dW
+            b = b - beta * known * db
+        s.own[i] = {"b": b}
+        return {"V": V, "v": v, "W": W, "m": m if known else mean, "k": np.ones(())}
+
+    return client
+
+
+def first_mean(shared: Params, combined: Params) -> Params:
+    """FedDBE's server: differences are added, and the first mean that arrives is kept."""
+    model = {name: shared[name] + combined[name] for name in "VvW"}
+    if shared["k"] or not combined["k"]:
+        return {**shared, **model}
+    return {**model, "m": combined["m"] / combined["k"], "k": np.ones(())}
+
+
+def shifted(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, a head of zeros, and a shift of its features for each."""
+    shared = {**shared_head(twin, sites).shared, "m": np.zeros(4), "k": np.zeros(())}
+    return Simulation(sites, shared, [{"b": np.zeros(4)} for _ in sites], server=first_mean)
 
 
 def local_sites(twin: World) -> list[Site]:
@@ -281,6 +334,11 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
         ),
         "fedavg": Rival(pflego.FedAvg(**one_head), one_model, fedavg(tau, beta)),
         "fedprox": Rival(pflego.FedProx(**one_head, mu=0.7), one_model, fedavg(tau, beta, mu=0.7)),
+        "feddbe": Rival(
+            pflego.FedDBE(**one_head, kappa=2.0, mean_share=0.7),
+            lambda twin: shifted(twin, local_sites(twin)),
+            feddbe(tau, beta, kappa=2.0, share=0.7),
+        ),
         "fedper": Rival(pflego.FedPer(**plain), own_heads, fedper(tau, beta)),
         "fedrep": Rival(pflego.FedRep(**plain, body_steps=2), own_heads, fedrep(tau, beta, body=2)),
         "fedbabu": Rival(babu, fixed_head, fedbabu(tau, beta, momentum=0.5)),

@@ -90,6 +90,7 @@ def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
         "pflego": ["client_lr", "server_lr"],
         "fedavg": ["client_lr"],
         "fedprox": ["client_lr", "mu"],
+        "feddbe": ["client_lr", "kappa"],
         "fedper": ["client_lr"],
         "fedrep": ["client_lr"],
         "fedbabu": ["client_lr"],

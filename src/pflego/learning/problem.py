@@ -240,25 +240,35 @@ class Problem:
         *,
         tolerance: float = 0.0,
         penalty: theory.Part | None = None,
+        on_features: FeatureTerm | None = None,
     ) -> float:
         """Estimate the smoothness constant of the loss, and a penalty, in any variables, where they are.
 
-        `weights_at` gives backbone and head at a point. One pass each way per iteration.
+        `weights_at` gives backbone and head at a point; a loss of the features is added, as in `gradient`. One pass
+        each way per iteration.
         """
 
-        def loss_of(x: Tensor, targets: Tensor) -> theory.Part:
+        def loss_of(x: Tensor, targets: Tensor, places: Tensor) -> theory.Part:
             def loss(point: Weights) -> Tensor:
                 self.passed.forward += len(x)
                 self.passed.backward += len(x)
                 weights = weights_at(point)
-                z = self.head.outputs(weights, self.model.phi(weights, self.model.prepare(x, self.device)))
-                return len(x) / self.samples * self.task.loss(z, targets)
+                features = self.model.phi(weights, self.model.prepare(x, self.device))
+                value = self.task.loss(self.head.outputs(weights, features), targets)
+                if on_features is not None:
+                    value = value + on_features(features, places)
+                return len(x) / self.samples * value
 
             return loss
 
         size = self.slice or self.samples
-        slices = zip(torch.split(self.x, size), torch.split(self.targets, size), strict=True)
-        parts = [loss_of(x, targets) for x, targets in slices]
+        slices = zip(
+            torch.split(self.x, size),
+            torch.split(self.targets, size),
+            torch.split(torch.arange(self.samples), size),
+            strict=True,
+        )
+        parts = [loss_of(x, targets, places) for x, targets, places in slices]
         return theory.smoothness([*parts, *([penalty] if penalty else [])], point, iterations, tolerance)
 
     def gradient(
