@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.fedrecon import FedRecon as FedRecon
     from pflego.algorithms.fedrep import FedRep as FedRep
     from pflego.algorithms.local import Local as Local
+    from pflego.algorithms.moon import MOON as MOON
     from pflego.algorithms.pflego import PFLEGO as PFLEGO
     from pflego.data import load as load
     from pflego.errors import DataError as DataError

@@ -27,6 +27,8 @@ METHODS: dict[str, dict[str, float | int | str | bool]] = {
     "fedbabu": {},
     "ditto": {"client_lr": 0.1},
     "fedrecon": {},
+    "feddbe": {"client_lr": 0.1},
+    "moon": {"client_lr": 0.1},
     "local": {},
 }
 
