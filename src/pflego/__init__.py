@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.fedbabu import FedBabu as FedBabu
     from pflego.algorithms.feddbe import FedDBE as FedDBE
     from pflego.algorithms.fedper import FedPer as FedPer
+    from pflego.algorithms.fedproto import FedProto as FedProto
     from pflego.algorithms.fedprox import FedProx as FedProx
     from pflego.algorithms.fedrecon import FedRecon as FedRecon
     from pflego.algorithms.fedrep import FedRep as FedRep

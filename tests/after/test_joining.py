@@ -320,6 +320,7 @@ def test_a_class_that_nobody_had_is_learned_by_a_personal_head() -> None:
         (pflego.PFLEGO(common_head=True), "classes that nobody had: 40, 41"),
         (pflego.FedAvg(labels="global"), "classes that nobody had: 40, 41"),
         (pflego.Ditto(labels="global"), "classes that nobody had: 40, 41"),
+        (pflego.FedProto(), "classes that nobody had: 40, 41"),
     ],
     ids=str,
 )

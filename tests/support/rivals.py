@@ -510,6 +510,7 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
             lambda twin: with_previous(twin, local_sites(twin)),
             moon(tau, beta, mu=2.0),
         ),
+        "fedproto": Rival(pflego.FedProto(**plain, mu=0.8), prototypes, fedproto(tau, beta, mu=0.8)),
         "fedper": Rival(pflego.FedPer(**plain), own_heads, fedper(tau, beta)),
         "fedrep": Rival(pflego.FedRep(**plain, body_steps=2), own_heads, fedrep(tau, beta, body=2)),
         "fedbabu": Rival(babu, fixed_head, fedbabu(tau, beta, momentum=0.5)),

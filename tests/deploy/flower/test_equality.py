@@ -29,6 +29,7 @@ METHODS: dict[str, dict[str, float | int | str | bool]] = {
     "fedrecon": {},
     "feddbe": {"client_lr": 0.1},
     "moon": {"client_lr": 0.1},
+    "fedproto": {"client_lr": 0.1},
     "local": {},
 }
 
