@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.fedavg import FedAvg as FedAvg
     from pflego.algorithms.fedbabu import FedBabu as FedBabu
     from pflego.algorithms.feddbe import FedDBE as FedDBE
+    from pflego.algorithms.fedpac import FedPAC as FedPAC
     from pflego.algorithms.fedper import FedPer as FedPer
     from pflego.algorithms.fedproto import FedProto as FedProto
     from pflego.algorithms.fedprox import FedProx as FedProx

@@ -321,6 +321,7 @@ def test_a_class_that_nobody_had_is_learned_by_a_personal_head() -> None:
         (pflego.FedAvg(labels="global"), "classes that nobody had: 40, 41"),
         (pflego.Ditto(labels="global"), "classes that nobody had: 40, 41"),
         (pflego.FedProto(), "classes that nobody had: 40, 41"),
+        (pflego.FedPAC(), "classes that nobody had: 40, 41"),
     ],
     ids=str,
 )

@@ -511,6 +511,9 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
             moon(tau, beta, mu=2.0),
         ),
         "fedproto": Rival(pflego.FedProto(**plain, mu=0.8), prototypes, fedproto(tau, beta, mu=0.8)),
+        "fedpac": Rival(
+            pflego.FedPAC(**plain, mu=0.8, body_steps=2), combined_heads, fedpac(tau, beta, mu=0.8, body=2)
+        ),
         "fedper": Rival(pflego.FedPer(**plain), own_heads, fedper(tau, beta)),
         "fedrep": Rival(pflego.FedRep(**plain, body_steps=2), own_heads, fedrep(tau, beta, body=2)),
         "fedbabu": Rival(babu, fixed_head, fedbabu(tau, beta, momentum=0.5)),

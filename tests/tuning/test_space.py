@@ -93,6 +93,7 @@ def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
         "feddbe": ["client_lr", "kappa"],
         "moon": ["client_lr", "mu"],
         "fedproto": ["client_lr", "mu"],
+        "fedpac": ["client_lr", "mu"],
         "fedper": ["client_lr"],
         "fedrep": ["client_lr"],
         "fedbabu": ["client_lr"],

@@ -166,14 +166,22 @@ class LocalSteps(Algorithm):
             rate = best_rate(constant + mu + self.weight_decay)
         return rate * self.lr_decay ** max(0, problem.round_number - 1)
 
-    def head_steps(self, problem: Problem, weights: Weights, duration: int) -> Weights:
-        """Take steps on the head alone, by the features of one forward pass; give the head."""
+    def head_steps(
+        self,
+        problem: Problem,
+        weights: Weights,
+        duration: int,
+        *,
+        rate: float | Literal["auto"] | None = None,
+        features: Tensor | None = None,
+    ) -> Weights:
+        """Take steps on the head alone, by the features of one forward pass, unless they are known; give the head."""
         head = {name: w for name, w in weights.items() if is_head(name)}
         steps = self.steps_of(problem, duration)
         if not steps:
             return head
-        features = problem.features(weights)
-        rate = self.client_lr
+        features = problem.features(weights) if features is None else features
+        rate = self.client_lr if rate is None else rate
         if rate == "auto":
             constant = problem.head_smoothness(head, features)
             ratio = _roughness(problem, features, constant, self.batch_size)

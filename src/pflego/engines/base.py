@@ -67,6 +67,7 @@ class Gathered:
     arrived: int  # of the others, those whose contribution arrived
     metrics: Metrics
     seconds: float
+    alone: Weights = field(default_factory=dict)  # what is not combined, by name and client
 
 
 class Engine(Protocol):

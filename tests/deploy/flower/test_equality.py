@@ -30,6 +30,7 @@ METHODS: dict[str, dict[str, float | int | str | bool]] = {
     "feddbe": {"client_lr": 0.1},
     "moon": {"client_lr": 0.1},
     "fedproto": {"client_lr": 0.1},
+    "fedpac": {"client_lr": 0.1, "body_steps": 2},
     "local": {},
 }
 
