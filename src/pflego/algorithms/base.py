@@ -73,6 +73,13 @@ class Algorithm(ABC):
         """Names in contributions of which the server takes the largest; all others are added up by their weights."""
         return frozenset()
 
+    def sent_alone(self, name: str) -> bool:
+        """Tell whether the server gets contributions of a name one by one, as `name` of each client, and no sum.
+
+        `server_step` finds them with `exchange.round.by_client`. No rule of aggregation sees them.
+        """
+        return False
+
     def settings(self) -> dict[str, object]:
         """Give its hyperparameters, by the names of its arguments."""
         values = {name: getattr(self, one.parameter) for name, one in declared(type(self)).items()}

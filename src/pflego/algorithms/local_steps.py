@@ -128,7 +128,7 @@ class LocalSteps(Algorithm):
         if not steps:
             return weights
         moving = list(weights) if only is None else list(only)
-        rate = self.rate_of(problem, weights, moving, mu, rate)
+        rate = self.rate_of(problem, weights, moving, mu, rate, on_features)
         whole = self.batch_size is None and not self.weight_decay and slope is None and on_features is None
         if whole and (span := Span.of(problem, weights, steps=steps, moving=moving, anchor=anchor)):
             start, goal = span.enter(weights), None if anchor is None else span.enter(anchor)
@@ -153,22 +153,35 @@ class LocalSteps(Algorithm):
         moving: Sequence[str],
         mu: float = 0.0,
         rate: float | Literal["auto"] | None = None,
+        on_features: FeatureTerm | None = None,
+        model_at: Callable[[Weights], Weights] = lambda weights: weights,
     ) -> float:
-        """Give beta of a client's steps that begin at these weights, in this round."""
+        """Give beta of a client's steps that begin at these weights, in this round.
+
+        `model_at` makes backbone and head of them, where they are something else.
+        """
         rate = self.client_lr if rate is None else rate
         if rate == "auto":
-            constant = _smoothness(problem, weights, moving, self.batch_size)
+            constant = _smoothness(problem, weights, moving, self.batch_size, on_features, model_at)
             rate = best_rate(constant + mu + self.weight_decay)
         return rate * self.lr_decay ** max(0, problem.round_number - 1)
 
-    def head_steps(self, problem: Problem, weights: Weights, duration: int) -> Weights:
-        """Take steps on the head alone, by the features of one forward pass; give the head."""
+    def head_steps(
+        self,
+        problem: Problem,
+        weights: Weights,
+        duration: int,
+        *,
+        rate: float | Literal["auto"] | None = None,
+        features: Tensor | None = None,
+    ) -> Weights:
+        """Take steps on the head alone, by the features of one forward pass, unless they are known; give the head."""
         head = {name: w for name, w in weights.items() if is_head(name)}
         steps = self.steps_of(problem, duration)
         if not steps:
             return head
-        features = problem.features(weights)
-        rate = self.client_lr
+        features = problem.features(weights) if features is None else features
+        rate = self.client_lr if rate is None else rate
         if rate == "auto":
             constant = problem.head_smoothness(head, features)
             ratio = _roughness(problem, features, constant, self.batch_size)
@@ -225,15 +238,25 @@ def take_steps(
     return weights
 
 
-def _smoothness(problem: Problem, weights: Weights, moving: Sequence[str], batch_size: int | None) -> float:
+def _smoothness(
+    problem: Problem,
+    weights: Weights,
+    moving: Sequence[str],
+    batch_size: int | None,
+    on_features: FeatureTerm | None,
+    model_at: Callable[[Weights], Weights],
+) -> float:
     """L of the loss in the weights that move: the head's, or the curvature of all of them here if that is more."""
-    features = problem.features(weights)
-    constant = problem.head_smoothness(weights, features)
+    model = model_at(weights)
+    features = problem.features(model)
+    constant = problem.head_smoothness(model, features)
     ratio = _roughness(problem, features, constant, batch_size)
     # in one order, however the weights were kept: the power method starts at random
     start = {name: weights[name] for name in sorted(moving)}
     with suppress(RuntimeError):  # a backbone that cannot be differentiated twice trains all the same
-        here = problem.smoothness(start, lambda moved: {**weights, **moved}, _ITERATIONS)
+        here = problem.smoothness(
+            start, lambda moved: model_at({**weights, **moved}), _ITERATIONS, on_features=on_features
+        )
         constant = max(constant, here)
     return constant * ratio
 

@@ -240,12 +240,14 @@ class Problem:
         *,
         tolerance: float = 0.0,
         penalty: theory.Part | None = None,
+        on_features: FeatureTerm | None = None,
     ) -> float:
         """Estimate the smoothness constant of the loss, and a penalty, in any variables, where they are.
 
-        `weights_at` gives backbone and head at a point. One pass each way per iteration.
+        `weights_at` gives backbone and head at a point; a loss of the features is added, as in `gradient`. One pass
+        each way per iteration.
         """
-        parts = self._parts(weights_at)
+        parts = self._parts(weights_at, on_features)
         return theory.smoothness([*parts, *([penalty] if penalty else [])], point, iterations, tolerance)
 
     def curvature(self, weights: Weights, vector: Weights, batch: Tensor | None = None) -> Weights:
@@ -292,22 +294,32 @@ class Problem:
                 slopes = slopes + torch.autograd.grad(on_features(features, places), features)[0]
         return {**forward.backward(slopes), **at_head.head}
 
-    def _parts(self, weights_at: Callable[[Weights], Weights]) -> list[theory.Part]:
+    def _parts(
+        self, weights_at: Callable[[Weights], Weights], on_features: FeatureTerm | None = None
+    ) -> list[theory.Part]:
         """Split the loss into those of slices of the samples, as functions of any variables: a pass each way counts."""
 
-        def loss_of(x: Tensor, targets: Tensor) -> theory.Part:
+        def loss_of(x: Tensor, targets: Tensor, places: Tensor) -> theory.Part:
             def loss(point: Weights) -> Tensor:
                 self.passed.forward += len(x)
                 self.passed.backward += len(x)
                 weights = weights_at(point)
-                z = self.head.outputs(weights, self.model.phi(weights, self.model.prepare(x, self.device)))
-                return len(x) / self.samples * self.task.loss(z, targets)
+                features = self.model.phi(weights, self.model.prepare(x, self.device))
+                value = self.task.loss(self.head.outputs(weights, features), targets)
+                if on_features is not None:
+                    value = value + on_features(features, places)
+                return len(x) / self.samples * value
 
             return loss
 
         size = self.slice or self.samples
-        slices = zip(torch.split(self.x, size), torch.split(self.targets, size), strict=True)
-        return [loss_of(x, targets) for x, targets in slices]
+        slices = zip(
+            torch.split(self.x, size),
+            torch.split(self.targets, size),
+            torch.split(torch.arange(self.samples), size),
+            strict=True,
+        )
+        return [loss_of(x, targets, places) for x, targets, places in slices]
 
     @torch.no_grad()
     def loss(self, weights: Weights) -> float:
