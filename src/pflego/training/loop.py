@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from pflego.engines.base import Engine, Outcome
-from pflego.engines.play import Played
+from pflego.engines.play import SLOWEST, Played
 from pflego.errors import UserError
 from pflego.exchange.metrics import ABOVE_BOUND, RATE_OVER_BOUND, Metric
 from pflego.federation.roster import ClientId
@@ -21,7 +21,7 @@ from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run, members_only
 from pflego.runs.states import States
 from pflego.training.callbacks import Callback, watching
-from pflego.weights import Weights, is_finite, to
+from pflego.weights import Weights, is_finite, nbytes, to
 
 
 class RateWarning(UserWarning):
@@ -101,10 +101,20 @@ class Training:
             cohort,
             ids=run.federation.ids,
             keep=self._keep,
-            arrives=lambda outcome: self._arrives(outcome, number),
+            arrives=lambda outcome: run.plan.network.delivers(
+                **self._reply(outcome), client=outcome.client, number=number, seed=run.plan.seed
+            ),
+            takes=(
+                lambda outcome: run.plan.network.speed.seconds(
+                    **self._reply(outcome), client=outcome.client, seed=run.plan.seed
+                )
+            )
+            if run.plan.network.timed
+            else None,
         )
         run.shared, self.server = played.shared, played.server
         run.rejected.update(played.rejected)
+        run.silent.update(played.silent)
         self._warn_of_rates(number, cohort, played.metrics)
         return self._row(number, len(cohort), played)
 
@@ -131,6 +141,7 @@ class Training:
                 self.server,
                 self._unsaved,
                 rejected=self.run.rejected,
+                silent=self.run.silent,
                 keep=self.keep,
             )
             self._unsaved.clear()
@@ -196,6 +207,8 @@ class Training:
         metrics = dict(played.metrics)
         test = metrics.pop("test", None)
         population = self.run.plan.population
+        network, slowest = self.run.plan.network, metrics.pop(SLOWEST, None)
+        took = None if slowest is None else slowest.value
         tested = None if test is None or test.value is None else task.metric_value(test.value)
         return {
             "round": number,
@@ -208,6 +221,7 @@ class Training:
             "missing": played.missing,
             "rejected": len(played.rejected),
             "refused": int(played.refused),
+            **({"waited": network.waited(took, missing=played.missing)} if network.timed else {}),
             **({} if population is None else self._coming_and_going(number)),
             **{name: metric.value for name, metric in metrics.items()},
         }
@@ -223,12 +237,8 @@ class Training:
             "left": int((before & ~now).sum()),
         }
 
-    def _arrives(self, outcome: Outcome, number: int) -> bool:
+    def _reply(self, outcome: Outcome) -> dict[str, int]:
+        """Give what the time of a client's reply depends on."""
         passes = sum(int(outcome.metrics[f"{way}_passes"].total) for way in ("forward", "backward"))
-        return self.run.plan.network.delivers(
-            samples=outcome.samples,
-            passes=passes,
-            client=outcome.client,
-            number=number,
-            seed=self.run.plan.seed,
-        )
+        sent = nbytes(self.run.shared) + outcome.bytes_up
+        return {"samples": outcome.samples, "passes": passes, "sent": sent}

@@ -17,6 +17,7 @@ from pflego.algorithms.registry import spelling
 from pflego.declaration import (
     Count,
     InPython,
+    Limits,
     MayChange,
     Positive,
     Probability,
@@ -70,6 +71,7 @@ def train(
     participation: Annotated[Participation | int | str, Reads(participation_of)] = Everyone(),
     population: Annotated[Population | str | None, Reads(population_of), Simulated] = None,
     dropout: Annotated[Probability, Simulated] = 0.0,
+    burst: Annotated[float | None, Limits(least=1), Simulated] = None,
     deadline: Annotated[Positive | None, Simulated] = None,
     speed: Speed = Speed(),
     missing: Missing = "zero",
@@ -113,6 +115,9 @@ def train(
         everybody from the first round to the last.
     dropout
         The probability that a participant's reply never arrives.
+    burst
+        The mean length of a burst of losses, in rounds, where replies of a client are lost one after the other; if not
+        given, every reply is lost by itself. The share that is lost is `dropout` all the same.
     deadline
         Seconds the server waits for replies in a simulation of stragglers; if not given, for everybody. Clients are as
         fast as `speed` says.
@@ -173,7 +178,7 @@ def train(
         rounds=rounds,
         participation=participation_of(participation),
         population=population_of(population),
-        network=Network(dropout, deadline, speed),
+        network=Network(dropout, deadline, speed, burst),
         weighting=weighting,
         objective=objective_of(objective),
         aggregation=aggregation,
@@ -222,6 +227,7 @@ def train(
                 history=begin.history,
                 evaluations=everybodys(begin.evaluations, len(federation)),
                 rejected=begin.rejections(federation.ids),
+                silent=begin.silences(federation.ids),
                 folder=None if folder is None else folder.path,
             )
             training = Training(
