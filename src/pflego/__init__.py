@@ -22,16 +22,29 @@ if TYPE_CHECKING:
     from pflego.advice import advise as advise
     from pflego.after import joining as joining
     from pflego.after.export import load_model as load_model
+    from pflego.algorithms.apfl import APFL as APFL
     from pflego.algorithms.base import Algorithm as Algorithm
     from pflego.algorithms.ditto import Ditto as Ditto
+    from pflego.algorithms.fedala import FedALA as FedALA
     from pflego.algorithms.fedavg import FedAvg as FedAvg
     from pflego.algorithms.fedbabu import FedBabu as FedBabu
+    from pflego.algorithms.feddane import FedDane as FedDane
+    from pflego.algorithms.feddyn import FedDyn as FedDyn
+    from pflego.algorithms.fednova import FedNova as FedNova
+    from pflego.algorithms.fedopt import FedOpt as FedOpt
     from pflego.algorithms.fedper import FedPer as FedPer
     from pflego.algorithms.fedprox import FedProx as FedProx
     from pflego.algorithms.fedrecon import FedRecon as FedRecon
     from pflego.algorithms.fedrep import FedRep as FedRep
+    from pflego.algorithms.fedrod import FedRoD as FedRoD
+    from pflego.algorithms.fedsgd import FedSGD as FedSGD
+    from pflego.algorithms.lgfedavg import LGFedAvg as LGFedAvg
     from pflego.algorithms.local import Local as Local
+    from pflego.algorithms.perfedavg import PerFedAvg as PerFedAvg
+    from pflego.algorithms.pfedme import PFedMe as PFedMe
     from pflego.algorithms.pflego import PFLEGO as PFLEGO
+    from pflego.algorithms.scaffold import Scaffold as Scaffold
+    from pflego.algorithms.uga import UGA as UGA
     from pflego.data import load as load
     from pflego.errors import DataError as DataError
     from pflego.errors import FolderError as FolderError
@@ -42,11 +55,15 @@ if TYPE_CHECKING:
     from pflego.errors import UserError as UserError
     from pflego.exchange import metrics as metrics
     from pflego.exchange.aggregation import Mean as Mean
-    from pflego.exchange.aggregation import Median as Median
     from pflego.exchange.metrics import Metric as Metric
     from pflego.exchange.objective import Agnostic as Agnostic
     from pflego.exchange.objective import CVaR as CVaR
     from pflego.exchange.objective import QFair as QFair
+    from pflego.exchange.robust import GeometricMedian as GeometricMedian
+    from pflego.exchange.robust import Krum as Krum
+    from pflego.exchange.robust import Median as Median
+    from pflego.exchange.robust import NormBound as NormBound
+    from pflego.exchange.robust import TrimmedMean as TrimmedMean
     from pflego.exchange.round import Round as Round
     from pflego.exchange.round import Update as Update
     from pflego.exchange.transforms import Clip as Clip
@@ -87,9 +104,10 @@ _HOMES = {
         "UntrustedError",
         "UserError",
     ],
-    "pflego.exchange.aggregation": ["Mean", "Median"],
+    "pflego.exchange.aggregation": ["Mean"],
     "pflego.exchange.metrics": ["Metric"],
     "pflego.exchange.objective": ["Agnostic", "CVaR", "QFair"],
+    "pflego.exchange.robust": ["GeometricMedian", "Krum", "Median", "NormBound", "TrimmedMean"],
     "pflego.exchange.round": ["Round", "Update"],
     "pflego.exchange.transforms": ["Clip"],
     "pflego.federation.network": ["Speed"],

@@ -29,6 +29,7 @@ from tests.support.rivals import (
     fedrep,
     global_sites,
     local_sites,
+    of_kind,
     own_heads,
     own_models,
     shared_head,
@@ -216,18 +217,45 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
     shared = algorithm.init_shared(twin.model, outputs, 0)
     update = algorithm.client_update(Round(1), shared, algorithm.init_state(problems[1], 0), problems[1])
     theta = {"0.weight", "0.bias"}
+    controls = {f"control/{name}" for name in theta | {"head"}}
     sent = {
         "local": set(),
         "fedavg": theta | {"head"},
         "fedprox": theta | {"head"},
+        "feddane": {f"gradient/{name}" for name in (*theta, "head")},
+        "fednova": theta | {"head", "length"},
+        "fedopt": theta | {"head"},
+        "fedsgd": theta | {"head", "inverse rate"},
+        "perfedavg": theta | {"head"},
+        "pfedme": theta | {"head"},
+        "uga": theta | {"head"},
         "ditto": theta | {"head"},
+        "scaffold": theta | {"head"} | controls,
+        "feddyn": theta | {"head"},
+        "apfl": theta | {"head"},
+        "lgfedavg": {"head"},
+        "fedrod": theta | {"head"},
+        "fedala": theta | {"head"},
     }
     kept = {
         "fedavg": set(),
         "fedprox": set(),
         "fedbabu": set(),
+        "perfedavg": set(),
+        "uga": set(),
+        "feddane": set(),
+        "fednova": set(),
+        "fedopt": set(),
+        "fedsgd": set(),
         "local": theta | {"head"},
         "ditto": theta | {"head"},
+        "scaffold": controls,
+        "feddyn": {f"slope/{name}" for name in theta | {"head"}},
+        "apfl": {f"own/{name}" for name in theta | {"head"}} | {"mixing"},
+        "lgfedavg": theta,
+        "fedrod": {"own/head"},
+        "fedala": {"old/head", "mixing/head"},
+        "pfedme": theta | {"head"},
     }
     assert update.contribution.keys() == sent.get(name, theta)
     assert update.state.keys() == kept.get(name, {"head"})
@@ -240,8 +268,9 @@ def test_every_method_learns(name: str, regression: bool) -> None:
     federation = pflego.load(data, clients=4, classes_per_client=None if regression else 3)
     model = pflego.models.build("mlp", tuple(federation[0].x_train.shape[1:]))
     rate = {} if name == "pflego" else {"client_lr": 0.02 if regression else 0.1}
-    algorithm = methods()[name](steps=10, **rate)  # type: ignore[call-arg]
-    run = pflego.train(federation, model, algorithm, rounds=15, participation=3)
+    algorithm = of_kind(methods()[name], steps=10, **rate)
+    rounds = 150 if name == "fedsgd" else 15  # of one step each, and not of ten
+    run = pflego.train(federation, model, algorithm, rounds=rounds, participation=3)
     first, last = run.history[0]["loss"] or 0, run.history[-1]["loss"] or 9
     assert last < first
     if regression:

@@ -8,11 +8,20 @@ import pytest
 import torch
 
 import pflego
-from pflego.federation.draws import cohort
+from pflego.federation.draws import Participation, cohort
 from pflego.federation.network import Network
 from pflego.runs.run import Run
 from pflego.training.loop import NothingLearnedWarning
-from tests.support.own_parts import GOALS, Answering, Scalar, TwoExchanges, scalar_federation, scalar_model
+from tests.support.own_parts import (
+    GOALS,
+    Answering,
+    Scalar,
+    Totalling,
+    TotallingUnbiased,
+    TwoExchanges,
+    scalar_federation,
+    scalar_model,
+)
 from tests.support.reference import StopAfter, assert_identical
 
 NAMES, CS, NS = list(GOALS), [c for c, _ in GOALS.values()], [n for _, n in GOALS.values()]
@@ -88,6 +97,17 @@ def test_answers_by_hand() -> None:
         assert row["bytes_down"] == 3 * 3 * BYTES + 2 * BYTES
         assert row["bytes_up"] == 3 * BYTES
     assert second.shared.keys() == {"weight", "head"}  # an answer is nobody else's
+
+
+@pytest.mark.parametrize("algorithm", [Totalling(), TotallingUnbiased()], ids=lambda a: a.name)
+@pytest.mark.parametrize("weighting", ["samples", "equal"])
+@pytest.mark.parametrize("who", [pflego.Fixed(2), pflego.Binomial(0.6)], ids=str)
+def test_the_server_can_add_up_by_importance(algorithm: Scalar, weighting: str, who: Participation) -> None:
+    """sum_i a_i c_i over the participants, whether the method's weights sum to one or estimate everybody's sum."""
+    run = train(algorithm, rounds=5, participation=who, weighting=weighting, seed=2)
+    members = [i for t in range(1, 6) for i in cohort(who, range(3), seed=2, number=t)]
+    shares = [n / 8 for n in NS] if weighting == "samples" else [1 / 3] * 3
+    assert w_of(run) == pytest.approx(sum(shares[i] * CS[i] for i in members), rel=1e-12)
 
 
 def test_the_cost_of_a_round_has_all_its_exchanges_and_answers() -> None:

@@ -57,6 +57,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "seed": {"seed": 6},
     "evaluate_every": {"evaluate_every": 2},
     "evaluate_adapted": {"evaluate_adapted": True},
+    "evaluate_training": {"evaluate_training": True},
 }
 FREE: dict[str, dict[str, Any]] = {
     "rounds": {"rounds": 4},

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import pflego
 from pflego import metrics
 from pflego.exchange.round import Round, Update
+from pflego.exchange.weighting import Kind
 from pflego.federation.draws import Positions
 from pflego.federation.roster import ClientId
 from pflego.learning.model import Model
@@ -104,6 +105,27 @@ class Answering(Scalar):
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         goal = shared.get("goal", shared["weight"])
         return Update({"goal": goal}, {"weight": (goal - shared["weight"]) / 2})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totalling(Scalar):
+    """Every client sends c_i, and w grows by sum_i a_i c_i over those who were asked."""
+
+    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+        w = shared["weight"]
+        return Update({}, {"weight": w - self.slope(shared, w, problem)})
+
+    def server_step(
+        self, now: Round, shared: Weights, server: Weights, aggregate: Weights
+    ) -> tuple[Weights, Weights]:
+        return {**shared, "weight": shared["weight"] + now.alpha * aggregate["weight"]}, server
+
+
+@dataclass(frozen=True, kw_only=True)
+class TotallingUnbiased(Totalling):
+    """The same, where weights are a_i I/r."""
+
+    weights: ClassVar[Kind] = "unbiased"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,8 +30,7 @@ from pflego.federation.draws import cohort
 from pflego.federation.participation import participation_of
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import Row
-from pflego.runs import folder as checkpoint
-from pflego.runs import state_files
+from pflego.runs import server_files, state_files
 from pflego.runs.history import Evaluations, HistoryRow
 from pflego.runs.run import Run
 from pflego.runs.states import States
@@ -273,7 +272,7 @@ def time_files() -> list[tuple[str, float, float]]:
         written.append((path.name, began, time.monotonic()))
         return stamp
 
-    for module in (checkpoint, state_files):
+    for module in (server_files, state_files):
         vars(module)["write_tensors"] = timed
     return written
 

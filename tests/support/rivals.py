@@ -11,13 +11,20 @@ import numpy.typing as npt
 import torch
 
 import pflego
+from pflego.declaration import declared
 from pflego.randomness import torch_generator
 from pflego.runs.run import Run
 from pflego.weights import Weights
-from tests.support.reference import F64, Adam, Net, Params, Site, World, distance, gradients
+from tests.support.reference import F64, Adam, Net, Params, Site, World, distance, gradients, link, loss
 
 Indices = npt.NDArray[np.int64]
 NAMES = {"0.weight": "V", "0.bias": "v", "head": "W"}  # the package's, and those here
+NAMES |= {
+    f"{prefix}/{name}": f"{prefix} {ours}"
+    for prefix in ("control", "slope", "own", "old", "mixing")
+    for name, ours in NAMES.items()
+}
+NAMES["mixing"] = "a"
 
 
 def grad(w: Params, site: Site) -> Params:
@@ -61,6 +68,11 @@ def batches(
     return drawn[:count]
 
 
+def of_kind(kind: type[pflego.Algorithm], **settings: Any) -> pflego.Algorithm:
+    """Make a method with those of some settings that it has: FedSGD has no number of steps."""
+    return kind(**{name: value for name, value in settings.items() if name in declared(kind)})
+
+
 Combine = Callable[[Sequence[Params], Sequence[float]], Params]
 
 
@@ -80,7 +92,10 @@ class Simulation:
     own: list[Params]
     counts: Sequence[float] = ()  # how much clients count; none: by their samples
     adams: dict[str, Adam] = field(default_factory=dict)
+    memory: Params = field(default_factory=dict)  # of the server
     round: int = 0  # the one that is played
+    exchange: int = 0  # of the round, from 0
+    asked: float = 1.0  # sum_i a_i of those who were asked
 
     def weights(self, members: Sequence[int], scale: float | None) -> dict[int, float]:
         """w_i: shares that sum to one over the members, or with a scale I/r, shares of all clients times it."""
@@ -94,6 +109,8 @@ class Simulation:
         chosen: Sequence[Sequence[int]],
         *,
         server_lr: float | None = None,
+        server: Server | None = None,
+        exchanges: int = 1,
         scale: float | None = None,
         arrives: Callable[[int, int], bool] = lambda i, t: True,
         renormalise: bool = False,
@@ -103,34 +120,40 @@ class Simulation:
         """Combine what clients send, round by round; give how many replies arrived.
 
         Without server_lr, how far models went is sent and added to the shared one. With it, gradients are sent and the
-        server takes a step of Adam. A reply that is lost counts as nothing, or the weights of those that arrived are
-        scaled to sum to one.
+        server takes a step of Adam; with a server, it does what that says with what clients send. A reply that is lost
+        counts as nothing, or the weights of those that arrived are scaled to sum to one.
         """
         arrived = []
         for t, members in enumerate(chosen, start=1):
-            self.round = t
+            self.round, self.asked = t, sum(self.weights(members, 1.0).values())
             weights = self.weights(members, scale)
-            work = {i: client(self, i) for i in members}
-            there = [i for i in members if arrives(i, t)]
+            for self.exchange in range(exchanges):
+                work = {i: client(self, i) for i in members}
+                there = [i for i in members if arrives(i, t)]
+                if there:
+                    lost = len(there) < len(members)
+                    part = 1 / sum(weights[i] for i in there) if renormalise and lost else 1.0
+                    raw = server_lr is not None or server is not None
+                    sent = [transform(work[i] if raw else self.moved(work[i])) for i in there]
+                    combined = combine(sent, [part * weights[i] for i in there])
+                    self.shared = (
+                        self._stepped(combined, server_lr) if server is None else server(self, combined)
+                    )
             arrived.append(len(there))
-            if not there:
-                continue
-            lost = len(there) < len(members)
-            part = 1 / sum(weights[i] for i in there) if renormalise and lost else 1.0
-            sent = [transform(self._sent(work[i], server_lr)) for i in there]
-            for name, combined in combine(sent, [part * weights[i] for i in there]).items():
-                if server_lr is None:
-                    self.shared = {**self.shared, name: self.shared[name] + combined}
-                else:
-                    adam = self.adams.setdefault(name, Adam(server_lr))
-                    self.shared = {**self.shared, name: adam.step(self.shared[name], combined)}
         return arrived
 
-    def _sent(self, work: Params, server_lr: float | None) -> Params:
-        return work if server_lr is not None else {name: w - self.shared[name] for name, w in work.items()}
+    def moved(self, work: Params) -> Params:
+        return {name: w - self.shared[name] for name, w in work.items()}
+
+    def _stepped(self, combined: Params, server_lr: float | None) -> Params:
+        if server_lr is None:
+            return {**self.shared, **{name: self.shared[name] + moved for name, moved in combined.items()}}
+        adams = {name: self.adams.setdefault(name, Adam(server_lr)) for name in combined}
+        return {**self.shared, **{n: adams[n].step(self.shared[n], g) for n, g in combined.items()}}
 
 
 Client = Callable[[Simulation, int], Params]  # moves own[i], gives what is sent
+Server = Callable[[Simulation, Params], Params]  # gives the shared parameters, from what was combined
 
 
 def fedavg(tau: int, beta: float, *, mu: float = 0.0) -> Client:
@@ -197,12 +220,359 @@ def pflego_client(tau: int, beta: float, *, rho: float, scale: float) -> Client:
     return client
 
 
+def one_gradient(s: Simulation, i: int) -> Params:
+    """FedSGD's client."""
+    return grad(s.shared, s.sites[i])
+
+
+def gradient_step(rate: float) -> Server:
+    return lambda s, g: {name: w - rate * g[name] for name, w in s.shared.items()}
+
+
+def fedopt(kind: str, rate: float, *, beta1: float = 0.9, beta2: float = 0.99, eps: float = 1e-3) -> Server:
+    """Algorithm 2 of Reddi et al., on differences; momentum as Hsu et al. have it."""
+
+    def server(s: Simulation, difference: Params) -> Params:
+        moved = {}
+        for name, w in s.shared.items():
+            d = difference[name]
+            m = (
+                beta1 * s.memory.get(f"m {name}", np.zeros_like(w))
+                + (1 if kind == "momentum" else 1 - beta1) * d
+            )
+            v = s.memory.get(f"v {name}", np.full_like(w, eps * eps))
+            if kind == "adagrad":
+                v = v + d * d
+            elif kind == "yogi":
+                v = np.where(v > d * d, v - (1 - beta2) * d * d, v + (1 - beta2) * d * d)
+            else:
+                v = beta2 * v + (1 - beta2) * d * d
+            s.memory |= {f"m {name}": m, f"v {name}": v}
+            moved[name] = w + rate * (m if kind == "momentum" else m / (np.sqrt(v) + eps))
+        return moved
+
+    return server
+
+
+def differences(client: Client) -> Client:
+    """Give how far models went, for a server that does something of its own with it."""
+    return lambda s, i: s.moved(client(s, i))
+
+
+def per_step(moved: Params, length: float) -> Params:
+    """What FedNova sends of a model's way, and of how many steps' rates it took."""
+    return {**{name: d / length for name, d in moved.items()}, "length": np.array([length, 1.0])}
+
+
+def mean_length(s: Simulation, sent: Params) -> Params:
+    """FedNova's server."""
+    length, count = sent["length"]
+    return {name: w + length / count * sent[name] for name, w in s.shared.items()}
+
+
+def feddane(tau: int, beta: float, *, mu: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        own = grad(s.shared, s.sites[i])
+        if s.exchange == 0:
+            return own
+        slope = {name: s.memory.get(name, 0 * g) - g for name, g in own.items()}
+        return s.moved(steps(s.shared, s.sites[i], tau, rate=beta, anchor=s.shared, mu=mu, slope=slope))
+
+    return client
+
+
+def gradient_then_differences(s: Simulation, sent: Params) -> Params:
+    """FedDANE's server."""
+    if s.exchange == 0:
+        s.memory = sent
+        return s.shared
+    return {name: w + sent[name] for name, w in s.shared.items()}
+
+
+def complex_gradient(value: Callable[[Params], Any], w: Params) -> Params:
+    """Differentiate by complex steps, to the last digits: f(w + ih) / h has the derivative for its imaginary part."""
+    size = 1e-30
+    found: Params = {}
+    for name, array in w.items():
+        found[name] = np.zeros_like(array)
+        for place in np.ndindex(array.shape):
+            moved = {other: array.astype(complex) for other, array in w.items()}
+            moved[name][place] += 1j * size
+            found[name][place] = np.imag(value(moved)) / size
+    return found
+
+
+def complex_loss(w: Params, site: Site) -> Any:
+    """The mean cross-entropy, also of complex parameters."""
+    z = np.tanh(site.x @ w["V"].T + w["v"]) @ w["W"][:, :-1].T + w["W"][:, -1]
+    return (np.log(np.exp(z).sum(axis=1)) - (z * site.t).sum(axis=1)).mean()
+
+
+def uga(tau: int, beta: float, **how: Any) -> Client:
+    """Its loss after its steps, differentiated as it stands: no Hessian is written down."""
+
+    def client(s: Simulation, i: int) -> Params:
+        site = s.sites[i]
+        return complex_gradient(
+            lambda w: complex_loss(steps(w, site, tau - 1, rate=beta, **how), site), s.shared
+        )
+
+    return client
+
+
+def perfedavg(
+    tau: int, beta: float, *, inner: float, seed: int, delta: float | None = 1e-3, size: int | None = None
+) -> Client:
+    """Disjoint batches of a permutation; with delta the curvature too, from a third."""
+    parts = 2 if delta is None else 3
+
+    def client(s: Simulation, i: int) -> Params:
+        w, site = s.shared, s.sites[i]
+        generator = torch_generator(seed, "batches", round_number=s.round, client=f"c{i}")
+        for _ in range(tau):
+            order = torch.randperm(site.n, generator=generator).numpy()
+            some = [site.part(b) for b in np.array_split(order[: size and parts * size], parts)]
+            g = grad(w, some[0])
+            d = grad({name: w[name] - inner * g[name] for name in w}, some[1])
+            h = {name: np.zeros_like(array) for name, array in w.items()}
+            if delta is not None:
+                ahead = grad({name: w[name] + delta * d[name] for name in w}, some[2])
+                behind = grad({name: w[name] - delta * d[name] for name in w}, some[2])
+                h = {name: (ahead[name] - behind[name]) / (2 * delta) for name in w}
+            w = {name: w[name] - beta * (d[name] - inner * h[name]) for name in w}
+        return w
+
+    return client
+
+
+def pfedme(
+    times: int,
+    beta: float,
+    *,
+    inner: int,
+    mu: float,
+    eta: float,
+    drawn: Callable[[Simulation, int], list[Indices]] | None = None,
+    **how: Any,
+) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        w = theta = s.shared
+        chosen = drawn(s, i) if drawn else None
+        for r in range(times if chosen is None else len(chosen)):
+            same = None if chosen is None else [chosen[r]] * inner
+            theta = steps(theta, s.sites[i], inner, rate=beta, anchor=w, mu=mu, batches=same, **how)
+            w = {name: w[name] - eta * mu * (w[name] - theta[name]) for name in w}
+        s.own[i] = theta
+        return w
+
+    return client
+
+
 def alone(tau: int, beta: float) -> Client:
     def client(s: Simulation, i: int) -> Params:
         s.own[i] = steps(s.own[i], s.sites[i], tau, rate=beta)
         return {}
 
     return client
+
+
+def part(weights: Params, prefix: str) -> Params:
+    """What is called so, without the prefix."""
+    return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+
+
+def called(prefix: str, weights: Params) -> Params:
+    return {prefix + name: w for name, w in weights.items()}
+
+
+def scaffold(tau: int, beta: float) -> Client:
+    """y_i + c + (c_i' - c_i) are given: what is sent is their difference to x and c."""
+
+    def client(s: Simulation, i: int) -> Params:
+        x = {name: s.shared[name] for name in "VvW"}
+        c, c_i = part(s.shared, "control "), part(s.own[i], "control ")
+        y = steps(x, s.sites[i], tau, rate=beta, slope={name: c[name] - c_i[name] for name in c})
+        new = {name: c_i[name] - c[name] + (x[name] - y[name]) / (tau * beta) for name in x}
+        s.own[i] = called("control ", new)
+        return {**y, **called("control ", {name: c[name] + new[name] - c_i[name] for name in c})}
+
+    return client
+
+
+def scaffold_server(server_lr: float = 1.0) -> Server:
+    def step(s: Simulation, combined: Params) -> Params:
+        return {
+            name: w + (s.asked if name.startswith("control") else server_lr) * combined[name]
+            for name, w in s.shared.items()
+        }
+
+    return step
+
+
+def controlled(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, and control variates of zeros."""
+    simulation = shared_head(twin, sites)
+    zeros = called("control ", {name: np.zeros_like(w) for name, w in simulation.shared.items()})
+    return Simulation(sites, {**simulation.shared, **zeros}, [dict(zeros) for _ in sites])
+
+
+def feddyn(tau: int, beta: float, *, mu: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        g = part(s.own[i], "slope ")
+        w = steps(
+            s.shared,
+            s.sites[i],
+            tau,
+            rate=beta,
+            anchor=s.shared,
+            mu=mu,
+            slope={name: -g[name] for name in g},
+        )
+        s.own[i] = called("slope ", {name: g[name] - mu * (w[name] - s.shared[name]) for name in g})
+        return w
+
+    return client
+
+
+def feddyn_server(mu: float) -> Server:
+    def step(s: Simulation, combined: Params) -> Params:
+        for name, w in s.shared.items():
+            s.memory[name] = s.memory.get(name, np.zeros_like(w)) - mu * s.asked * combined[name]
+        return {name: w + combined[name] - s.memory[name] / mu for name, w in s.shared.items()}
+
+    return step
+
+
+def sloped(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, and a slope of zeros for each."""
+    simulation = shared_head(twin, sites)
+    zeros = called("slope ", {name: np.zeros_like(w) for name, w in simulation.shared.items()})
+    return Simulation(sites, simulation.shared, [dict(zeros) for _ in sites])
+
+
+def apfl(tau: int, beta: float, *, learn: bool = True) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        w, v, a, site = s.shared, part(s.own[i], "own "), s.own[i]["a"], s.sites[i]
+        for k in range(tau):
+            at_mixture = grad({name: a * v[name] + (1 - a) * w[name] for name in w}, site)
+            alone = grad(w, site)
+            slope = sum((at_mixture[name] * (v[name] - w[name])).sum() for name in w)
+            v, w = (
+                {name: v[name] - beta * a * at_mixture[name] for name in v},
+                {name: w[name] - beta * alone[name] for name in w},
+            )
+            if learn and k == 0:
+                a = np.clip(a - beta * slope, 0, 1)
+        s.own[i] = {**called("own ", v), "a": a}
+        return w
+
+    return client
+
+
+def mixtures(twin: World, sites: list[Site], a: float = 0.5) -> Simulation:
+    """One model for everybody, and for each the same once more with a share."""
+    simulation = shared_head(twin, sites)
+    first = {**called("own ", simulation.shared), "a": np.asarray(a)}
+    return Simulation(sites, simulation.shared, [dict(first) for _ in sites])
+
+
+def lgfedavg(tau: int, beta: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        w = steps({**s.shared, **s.own[i]}, s.sites[i], tau, rate=beta)
+        s.own[i] = {"V": w["V"], "v": w["v"]}
+        return {"W": w["W"]}
+
+    return client
+
+
+def rod_gradients(w: Params, P: F64, site: Site, counts: F64) -> Params:
+    """Of the balanced loss in V, v and W, of the personal one in P; counts are n_c of all of the client's samples."""
+    phi = Net(w["V"], w["v"]).phi(site.x)
+    ones = np.concatenate([phi, np.ones((site.n, 1))], axis=1)
+    with np.errstate(divide="ignore"):
+        prior = np.log(counts) if site.softmax else 0.0
+    generic = (link(ones @ w["W"].T + prior, site.softmax) - site.t) / site.n
+    personal = (link(ones @ w["W"].T + ones @ P.T, site.softmax) - site.t) / site.n
+    pre = (generic @ w["W"][:, :-1]) * (1 - phi**2)
+    return {"V": pre.T @ site.x, "v": pre.sum(axis=0), "W": generic.T @ ones, "own W": personal.T @ ones}
+
+
+def fedrod(tau: int, beta: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        site, w = s.sites[i], {**s.shared, **s.own[i]}
+        for _ in range(tau):
+            g = rod_gradients(w, w["own W"], site, site.t.sum(axis=0))
+            w = {name: w[name] - beta * g[name] for name in w}
+        s.own[i] = {"own W": w.pop("own W")}
+        return w
+
+    return client
+
+
+def two_heads(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, and a head of zeros beside its own for each."""
+    simulation = shared_head(twin, sites)
+    own: list[Params] = [{"own W": np.zeros_like(simulation.shared["W"])} for _ in sites]
+    return Simulation(sites, simulation.shared, own)
+
+
+def fedala(
+    tau: int,
+    beta: float,
+    *,
+    seed: int,
+    share: float = 0.8,
+    eta: float = 1.0,
+    top: str = "W",
+    mixed_by: int = 10,
+    size: int | None = None,
+) -> Client:
+    """top are the parameters that are mixed, by batches of `mixed_by`; a size is that of the other steps' batches."""
+
+    def client(s: Simulation, i: int) -> Params:
+        site, w, o, A = s.sites[i], s.shared, part(s.own[i], "old "), part(s.own[i], "mixing ")
+        first = all((A[name] == 1).all() for name in top)
+        generator = torch_generator(seed, "samples of the mixture", round_number=s.round, client=f"c{i}")
+        drawn = torch.randperm(site.n, generator=generator)[: round(share * site.n)].sort().values.numpy()
+        some = site.part(drawn)
+        each = -(-some.n // mixed_by)
+        order = [np.arange(some.n)] * 50  # where one batch is all, in their own order
+        if each > 1:
+            order = batches(seed, s.round, i, some, mixed_by, 50 * each, "batches of the mixture")
+        losses: list[float] = []
+        while any((w[name] != o[name]).any() for name in top) and len(losses) < (50 if first else 1):
+            values = []
+            for batch in order[each * len(losses) : each * (len(losses) + 1)]:
+                m = {**w, **{name: o[name] + (w[name] - o[name]) * A[name] for name in top}}
+                here = some.part(batch)
+                values.append(loss(Net(m["V"], m["v"]), m["W"], here))
+                g = grad(m, here)
+                A = {name: np.clip(A[name] - eta * g[name] * (w[name] - o[name]), 0, 1) for name in top}
+            losses.append(float(np.mean(values)))
+            if len(losses) > 10 and np.std(losses[-10:]) < 0.1:
+                break
+        assert len(losses) < 50
+        m = {**w, **{name: o[name] + (w[name] - o[name]) * A[name] for name in top}}
+        ordered = None if size is None else batches(seed, s.round, i, site, size, tau)
+        trained = steps(m, site, tau, rate=beta, batches=ordered)
+        s.own[i] = {**called("old ", {name: trained[name] for name in top}), **called("mixing ", A)}
+        return trained
+
+    return client
+
+
+def old_models(twin: World, sites: list[Site], top: str = "W") -> Simulation:
+    """One model for everybody; each has its first top layers, and shares of one."""
+    simulation = shared_head(twin, sites)
+    old = {name: simulation.shared[name] for name in top}
+    mixing = called("mixing ", {name: np.ones_like(w) for name, w in old.items()})
+    return Simulation(sites, simulation.shared, [{**called("old ", old), **mixing} for _ in sites])
+
+
+def own_backbones(twin: World, sites: list[Site]) -> Simulation:
+    """A head of zeros for everybody, and a network for each."""
+    own: Params = {"V": twin.net.V, "v": twin.net.v}
+    return Simulation(sites, {"W": np.zeros((sites[0].t.shape[1], 5))}, [dict(own) for _ in sites])
 
 
 def local_sites(twin: World) -> list[Site]:
@@ -248,11 +618,14 @@ class Rival:
     client: Client
     server_lr: float | None = None
     scale: float | None = None
+    server: Server | None = None
+    exchanges: int = 1
 
     def play(self, twin: World, chosen: Sequence[Sequence[int]], **how: Any) -> tuple[Simulation, list[int]]:
         """Play rounds from the start; give where everybody is, and how many replies arrived."""
         simulation = self.start(twin)
         simulation.counts = how.pop("counts", ())
+        how |= {"server": self.server, "exchanges": self.exchanges}
         arrived = simulation.play(self.client, chosen, server_lr=self.server_lr, scale=self.scale, **how)
         return simulation, arrived
 
@@ -292,10 +665,81 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
         "fedrecon": Rival(
             pflego.FedRecon(**plain, server_lr=rho), own_heads, fedrecon(tau, beta), server_lr=rho
         ),
+        "feddane": Rival(
+            pflego.FedDane(**one_head, mu=0.7),
+            one_model,
+            feddane(tau, beta, mu=0.7),
+            server=gradient_then_differences,
+            exchanges=2,
+        ),
+        "fednova": Rival(
+            pflego.FedNova(**one_head),
+            one_model,
+            lambda s, i: per_step(s.moved(fedavg(tau, beta)(s, i)), tau * beta),
+            server=mean_length,
+        ),
+        "fedopt": Rival(
+            pflego.FedOpt(**one_head, server_optimizer="yogi", server_lr=rho),
+            one_model,
+            differences(fedavg(tau, beta)),
+            server=fedopt("yogi", rho),
+        ),
+        "fedsgd": Rival(
+            pflego.FedSGD(client_lr=beta, labels="local", head_init="zeros"),
+            one_model,
+            one_gradient,
+            server=gradient_step(beta),
+        ),
+        "perfedavg": Rival(
+            pflego.PerFedAvg(**one_head, inner_lr=0.2),
+            one_model,
+            perfedavg(tau, beta, inner=0.2, seed=seed),
+        ),
+        "pfedme": Rival(
+            pflego.PFedMe(**one_head, inner_steps=3, mu=0.8, local_lr=0.4),
+            lambda twin: own_models(twin, local_sites(twin), shared=True),
+            pfedme(tau, beta, inner=3, mu=0.8, eta=0.4),
+        ),
+        "uga": Rival(
+            pflego.UGA(**one_head, server_lr=rho, server_optimizer="sgd"),
+            one_model,
+            uga(tau, beta),
+            server=gradient_step(rho),
+        ),
         "local": Rival(
             pflego.Local(**plain),
             lambda twin: own_models(twin, twin.sites, shared=False),
             alone(tau, beta),
+        ),
+        "scaffold": Rival(
+            pflego.Scaffold(**one_head, server_lr=0.8),
+            lambda twin: controlled(twin, local_sites(twin)),
+            differences(scaffold(tau, beta)),
+            server=scaffold_server(0.8),
+        ),
+        "feddyn": Rival(
+            pflego.FedDyn(**one_head, mu=0.4),
+            lambda twin: sloped(twin, local_sites(twin)),
+            differences(feddyn(tau, beta, mu=0.4)),
+            server=feddyn_server(0.4),
+        ),
+        "apfl": Rival(
+            pflego.APFL(**one_head), lambda twin: mixtures(twin, local_sites(twin)), apfl(tau, beta)
+        ),
+        "fedrod": Rival(
+            pflego.FedRoD(**one_head),
+            lambda twin: two_heads(twin, local_sites(twin)),
+            fedrod(tau, beta),
+        ),
+        "fedala": Rival(
+            pflego.FedALA(**one_head),
+            lambda twin: old_models(twin, local_sites(twin)),
+            fedala(tau, beta, seed=seed),
+        ),
+        "lgfedavg": Rival(
+            pflego.LGFedAvg(**one_head),
+            lambda twin: own_backbones(twin, local_sites(twin)),
+            lgfedavg(tau, beta),
         ),
     }
 

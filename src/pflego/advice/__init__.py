@@ -33,8 +33,8 @@ from pflego.advice.verdict import Answer, answer, shrinks
 from pflego.advice.words import Advice, Standing
 from pflego.errors import SettingError, check_positive
 from pflego.federation.draws import Participation, check
-from pflego.federation.participation import Everyone, Fixed
-from pflego.federation.roster import ClientId, Federation
+from pflego.federation.participation import Everyone, Fixed, participation_of
+from pflego.federation.roster import ClientId, Federation, check_federation
 from pflego.learning.evaluation import worst_tenth
 from pflego.learning.model import Model
 from pflego.randomness import numpy_generator
@@ -161,6 +161,7 @@ def advise(
 def _check(
     federation: Federation, rounds: int | None, look_at: int | None, splits: int, budget: float
 ) -> None:
+    check_federation(federation)
     if len(federation) < 2:
         raise SettingError(
             "a federation of one client has nobody to federate with: let it learn alone, --algorithm local"
@@ -178,7 +179,7 @@ def _check(
 def _participation(wanted: Participation | int | None, ids: Sequence[ClientId]) -> Participation:
     if wanted is None:
         return Everyone() if len(ids) <= _A_ROUND else Fixed(_A_ROUND)
-    chosen = Fixed(wanted) if isinstance(wanted, int) else wanted
+    chosen = participation_of(wanted)
     check(chosen, ids)
     return chosen
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pflego.cli import options, whose
+from pflego.cli.terminal import say
 from pflego.errors import SettingError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def run(
             result = experiment.train(resume=resume, progress=True)
         except KeyboardInterrupt:
             if peers.first:
-                typer.echo(f"\nstopped; go on with: pflego run --resume --out {folder}", err=True)
+                say(f"\nstopped; go on with: pflego run --resume --out {folder}", err=True)
             raise typer.Exit(130) from None
     if not peers.first:
         return

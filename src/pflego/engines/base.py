@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from pflego.algorithms.base import Algorithm
 from pflego.exchange.metrics import Metrics
@@ -73,6 +73,7 @@ class Gathered:
     seconds: float
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Lets clients work, here or elsewhere."""
 

@@ -191,7 +191,8 @@ class Exchange:
             began, refused = time.perf_counter(), False
             if gathered.arrived:  # without any there is no step, not even one of the server's momentum
                 aggregate = self.aggregate(gathered, asked=len(turns))
-                moved, memory = self.algorithm.server_step(now, shared, server, aggregate)
+                known = replace(now, alpha=_share(turns))
+                moved, memory = self.algorithm.server_step(known, shared, server, aggregate)
                 refused = not (is_finite(moved) and is_finite(memory))
                 if not refused:
                     shared, server = moved, memory
@@ -286,6 +287,11 @@ def _silent(asked: Sequence[ClientId], gathered: Gathered) -> list[ClientId]:
         return []
     known = {*gathered.heard, *gathered.rejected}
     return [client for client in asked if client not in known]
+
+
+def _share(turns: Sequence[Turn]) -> float:
+    """Give what turns sum_i w_i c_i into sum_i a_i c_i: a_i / w_i, which all have in common."""
+    return sum(turn.now.alpha for turn in turns) / sum(turn.weight for turn in turns)
 
 
 def _after(first: Played, second: Played) -> Played:

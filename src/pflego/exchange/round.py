@@ -19,7 +19,9 @@ class Round:
     largest_scale: float = (
         1.0  # the largest factor of anybody's contribution: the server's rates depend on it
     )
-    alpha: float = 1.0  # a_i, the weight of the client's loss in the federation's; of everybody's: 1
+    # a_i, the weight of the client's loss in the federation's; in the server's step, what turns its weighted sum
+    # into sum_i a_i c_i over those who were asked, where all were as likely to be
+    alpha: float = 1.0
     seed: int = 0
     emphasis: Emphasis | None = None  # by which the client's loss changes how much its gradient counts
     exchange: int = 0  # which of the method's exchanges in this round, from 0

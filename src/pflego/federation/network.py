@@ -61,7 +61,7 @@ class Speed:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def seconds(self, *, samples: int, passes: int, client: ClientId, seed: int, sent: int = 0) -> float:
+    def seconds(self, *, samples: int, passes: float, client: ClientId, seed: int, sent: int = 0) -> float:
         """Compute how many seconds a client takes for passes over its samples, and for the bytes of its messages."""
         working = samples * passes / (self.samples_per_second * self._factor("speed", client, seed))
         sending = sent / (self.bandwidth * self._factor("bandwidth", client, seed)) if self.bandwidth else 0.0
@@ -112,7 +112,7 @@ class Network:
         return self.deadline is not None or self.speed.bandwidth is not None or bool(self.speed.latency)
 
     def delivers(
-        self, *, samples: int, passes: int, client: ClientId, number: int, seed: int, sent: int = 0
+        self, *, samples: int, passes: float, client: ClientId, number: int, seed: int, sent: int = 0
     ) -> bool:
         """Tell whether a client's reply in a round arrives, and in time."""
         if self.dropout and self.loses(client=client, number=number, seed=seed):

@@ -245,21 +245,14 @@ class Problem:
 
         `weights_at` gives backbone and head at a point. One pass each way per iteration.
         """
-
-        def loss_of(x: Tensor, targets: Tensor) -> theory.Part:
-            def loss(point: Weights) -> Tensor:
-                self.passed.forward += len(x)
-                self.passed.backward += len(x)
-                weights = weights_at(point)
-                z = self.head.outputs(weights, self.model.phi(weights, self.model.prepare(x, self.device)))
-                return len(x) / self.samples * self.task.loss(z, targets)
-
-            return loss
-
-        size = self.slice or self.samples
-        slices = zip(torch.split(self.x, size), torch.split(self.targets, size), strict=True)
-        parts = [loss_of(x, targets) for x, targets in slices]
+        parts = self._parts(weights_at)
         return theory.smoothness([*parts, *([penalty] if penalty else [])], point, iterations, tolerance)
+
+    def curvature(self, weights: Weights, vector: Weights, batch: Tensor | None = None) -> Weights:
+        """Multiply a vector by the Hessian of the loss in the weights that it names: one pass each way."""
+        here = self if batch is None else self.part(batch)
+        point = {name: weights[name] for name in vector}
+        return theory.hessian_product(here._parts(lambda moved: {**weights, **moved}), point, vector)
 
     def gradient(
         self, weights: Weights, batch: Tensor | None = None, *, on_features: FeatureTerm | None = None
@@ -299,19 +292,43 @@ class Problem:
                 slopes = slopes + torch.autograd.grad(on_features(features, places), features)[0]
         return {**forward.backward(slopes), **at_head.head}
 
+    def _parts(self, weights_at: Callable[[Weights], Weights]) -> list[theory.Part]:
+        """Split the loss into those of slices of the samples, as functions of any variables: a pass each way counts."""
+
+        def loss_of(x: Tensor, targets: Tensor) -> theory.Part:
+            def loss(point: Weights) -> Tensor:
+                self.passed.forward += len(x)
+                self.passed.backward += len(x)
+                weights = weights_at(point)
+                z = self.head.outputs(weights, self.model.phi(weights, self.model.prepare(x, self.device)))
+                return len(x) / self.samples * self.task.loss(z, targets)
+
+            return loss
+
+        size = self.slice or self.samples
+        slices = zip(torch.split(self.x, size), torch.split(self.targets, size), strict=True)
+        return [loss_of(x, targets) for x, targets in slices]
+
     @torch.no_grad()
     def loss(self, weights: Weights) -> float:
         """Look at the training loss. No part of a client's work, so the pass is not counted."""
         features = torch.cat([self.model.phi(weights, inputs) for inputs in self.inputs()])
         return self.head_loss(weights, features)
 
-    @torch.no_grad()
     def test(self, weights: Weights) -> Score:
         """Look at the result on the test data. No part of a client's work, so the pass is not counted."""
-        if len(self.client.x_test) == 0:
+        return self._score(weights, self.client.x_test, self.client.y_test)
+
+    def test_on_training_data(self, weights: Weights) -> Score:
+        """Look at the result on the data that it learned from, which is not counted either."""
+        return self._score(weights, self.client.x_train, self.client.y_train)
+
+    @torch.no_grad()
+    def _score(self, weights: Weights, x: Tensor, y: Tensor) -> Score:
+        if len(x) == 0:
             return Score(0, None, 0.0)
-        targets = self._targets(self.client.y_test)
-        features = [self.model.phi(weights, inputs) for inputs in self._in_slices(self.client.x_test)]
+        targets = self._targets(y)
+        features = [self.model.phi(weights, inputs) for inputs in self._in_slices(x)]
         z = self.head.outputs(weights, torch.cat(features))
         loss = float(self.task.loss(z, targets)) if self.task.known(targets) else nan
         return Score(len(z), loss if isfinite(loss) else None, float(self.task.scores(z, targets).sum()))

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from pflego.declaration import load_object
-from pflego.errors import ModelError, unknown
+from pflego.errors import ModelError, calling, unknown
 from pflego.learning.model import Model
 from pflego.models.cifar_cnn import cifar_cnn
+from pflego.models.image_cnn import FEATURES, image_cnn
 from pflego.models.mlp import mlp
 from pflego.models.omniglot_conv4 import omniglot_conv4
 from pflego.randomness import entropy
@@ -20,6 +21,7 @@ from pflego.randomness import entropy
 # From the shape of a sample to a backbone and the number of its features.
 BACKBONES: dict[str, Callable[[Sequence[int]], tuple[nn.Module, int]]] = {
     "mlp": lambda shape: (mlp(prod(shape)), 200),
+    "cnn": lambda shape: (image_cnn(shape), FEATURES),
     "cifar-cnn": lambda shape: (cifar_cnn(), 192),
     "omniglot-conv4": lambda shape: (omniglot_conv4(), 64),
 }
@@ -44,10 +46,10 @@ def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
     >>> build("mlp", (64,), seed=1).features
     200
     """
-    if name not in BACKBONES and ":" not in name:
+    if not isinstance(name, str) or (name not in BACKBONES and ":" not in name):
         raise unknown("model", str(name), [*BACKBONES, "module:function"])
-    if not all(isinstance(size, int) and size > 0 for size in shape):
-        raise ModelError(f"the shape of a sample must be whole numbers above 0, not {tuple(shape)}")
+    if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size > 0 for size in shape):
+        raise ModelError(f"the shape of a sample must be whole numbers above 0, not {shape!r}")
     make = BACKBONES.get(name) or _from_outside(name)
     with torch.random.fork_rng():
         torch.manual_seed(entropy(seed, "backbone") >> 64)
@@ -62,15 +64,13 @@ def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]
         raise ModelError(f"model {name!r} is no function that gives a backbone")
 
     def make(shape: Sequence[int]) -> tuple[nn.Module, int]:
-        backbone = _attempt(f"{name} failed", lambda: _called(function, tuple(shape)))
+        with calling(f"{name} failed", ModelError):
+            backbone = _called(function, tuple(shape))
         if not isinstance(backbone, nn.Module):
             raise ModelError(f"{name} must give a torch.nn.Module, not {type(backbone).__name__}")
         first = next(backbone.parameters(), torch.empty(0))
-        with torch.no_grad():
-            features = _attempt(
-                f"{name} cannot take samples of shape {tuple(shape)}",
-                lambda: backbone(torch.zeros(2, *shape, dtype=first.dtype)),
-            )
+        with torch.no_grad(), calling(f"{name} cannot take samples of shape {tuple(shape)}", ModelError):
+            features = backbone(torch.zeros(2, *shape, dtype=first.dtype))
         if not isinstance(features, Tensor) or features.dim() != 2:
             found = tuple(features.shape) if isinstance(features, Tensor) else f"a {type(features).__name__}"
             raise ModelError(f"{name} must map a batch to (samples, features), not to {found}")
@@ -87,12 +87,4 @@ def _called(function: Callable[..., object], shape: tuple[int, ...]) -> object:
     return function(shape) if first.name == "shape" or first.default is first.empty else function()
 
 
-def _attempt(what: str, action: Callable[[], object]) -> object:
-    try:
-        return action()
-    except Exception as error:  # whatever somebody else's code does
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"{what}: {reason}") from error
-
-
-__all__ = ["BACKBONES", "build", "cifar_cnn", "mlp", "omniglot_conv4", "usual"]
+__all__ = ["BACKBONES", "build", "cifar_cnn", "image_cnn", "mlp", "omniglot_conv4", "usual"]

@@ -29,7 +29,7 @@ from pflego.report.words import (
 from pflego.runs.cost import Cost
 from pflego.runs.record import RECORD, flat
 from pflego.runs.run import Run
-from pflego.runs.summary import Curves, Evaluation, Summary, curves_of, never_heard
+from pflego.runs.summary import Curves, Evaluation, Summary, curves_of, never_heard, ranked_by
 
 _POINTS = 1500  # of a curve
 
@@ -87,7 +87,7 @@ def content(runs: Sequence[Run], *, alone: bool | None = None) -> Content:
     return Content(
         title=_title(runs),
         headline=said,
-        facts=_facts(runs),
+        facts=[*_facts(runs), *_ranking(summaries)],
         metric=metric,
         baseline=BASELINE,
         class_names={number: name for run in runs for number, name in class_names(run).items()},
@@ -154,6 +154,13 @@ def _facts(runs: Sequence[Run]) -> list[str]:
     """List what all runs have in common: clients, data, rounds."""
     facts = [_facts_of(run) for run in runs]
     return [fact for fact in facts[0] if all(fact in others for others in facts)]
+
+
+def _ranking(summaries: Sequence[Summary]) -> list[str]:
+    """Say by which figure several runs are ranked, and why."""
+    if len(summaries) < 2 or ranked_by(summaries) == "everyone":
+        return []
+    return ["ranked by everyone adapted, the figure fair to all: each client after its method’s local steps"]
 
 
 def _facts_of(run: Run) -> list[str]:

@@ -41,6 +41,7 @@ class Plan:
     seed: int = 0
     evaluate_every: int | None = 10
     evaluate_adapted: bool = False
+    evaluate_training: bool = False
     joined_after: Sequence[int] = field(default=())  # the rounds after which clients joined, one per client
 
     def exchange(self, algorithm: Algorithm, federation: Federation) -> Exchange:

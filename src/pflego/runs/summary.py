@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean, pstdev
+from typing import Literal
 
 from pflego.exchange.weighting import WEIGHTINGS
 from pflego.federation.remote import RemoteFederation
@@ -31,10 +32,11 @@ Curves = dict[str, list[tuple[int, float]]]
 
 
 def curves_of(history: Sequence[HistoryRow], metric: str) -> Curves:
-    """Return curves of (round, value): loss, participants, everyone and everyone adapted, where they are known."""
+    """Return curves of (round, value), where they are known: loss, and the figures of participants and everyone."""
     keys = {
         "loss": "loss",
         "participants": f"participants_{metric}",
+        "training": f"participants_training_{metric}",
         "everyone": f"everyone_{metric}",
         "everyone_adapted": f"everyone_adapted_{metric}",
     }
@@ -157,6 +159,16 @@ def never_heard(run: Run) -> tuple[ClientId, ...]:
     return tuple(
         client for client, times in asked.items() if run.silent[client] + run.rejected[client] >= times
     )
+
+
+def ranked_by(summaries: Sequence[Summary]) -> Literal["everyone_adapted", "everyone"]:
+    """Name the figure that runs are ranked by: everyone adapted, where all of them have it.
+
+    Adapted, every client has taken its method's local steps: methods that share a whole model and those that keep a
+    part of it at home are then judged alike.
+    """
+    known = all(summary.everyone_adapted is not None for summary in summaries)
+    return "everyone_adapted" if known else "everyone"
 
 
 def _last(curve: Sequence[tuple[int, float]], evaluation: Evaluation | None) -> float | None:

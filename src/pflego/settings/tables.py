@@ -49,7 +49,7 @@ class ModelChoice:
     Parameters
     ----------
     model
-        Backbone: mlp, cifar-cnn, omniglot-conv4 or module:function; if not given, the paper's for the data set.
+        Backbone: mlp, cnn, cifar-cnn, omniglot-conv4 or module:function; if not given, the paper's for the data set.
     model_seed
         Seed of the first weights; --seed if not given.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,12 @@ class RateWarning(UserWarning):
 
 class NothingLearnedWarning(UserWarning):
     """A run ended with the weights it began with."""
+
+
+class _Reply(TypedDict):
+    samples: int
+    passes: float
+    sent: int  # bytes, both ways
 
 
 @dataclass
@@ -205,16 +212,22 @@ class Training:
     def _row(self, number: int, asked: int, played: Played) -> HistoryRow:
         task = self.run.federation.task
         metrics = dict(played.metrics)
-        test = metrics.pop("test", None)
         population = self.run.plan.population
         network, slowest = self.run.plan.network, metrics.pop(SLOWEST, None)
         took = None if slowest is None else slowest.value
-        tested = None if test is None or test.value is None else task.metric_value(test.value)
+
+        def figure(name: str) -> float | None:
+            found = metrics.pop(name, None)
+            return None if found is None or found.value is None else task.metric_value(found.value)
+
+        tested = {f"participants_{task.metric}": figure("test")}
+        if self.run.plan.evaluate_training:
+            tested[f"participants_training_{task.metric}"] = figure("training")
         return {
             "round": number,
             "participants": asked,
             "loss": None,
-            f"participants_{task.metric}": tested,
+            **tested,
             "seconds": played.seconds,
             "forward_passes": 0,
             "backward_passes": 0,
@@ -237,8 +250,8 @@ class Training:
             "left": int((before & ~now).sum()),
         }
 
-    def _reply(self, outcome: Outcome) -> dict[str, int]:
+    def _reply(self, outcome: Outcome) -> _Reply:
         """Give what the time of a client's reply depends on."""
-        passes = sum(int(outcome.metrics[f"{way}_passes"].total) for way in ("forward", "backward"))
+        passes = sum(outcome.metrics[f"{way}_passes"].total for way in ("forward", "backward"))
         sent = nbytes(self.run.shared) + outcome.bytes_up
         return {"samples": outcome.samples, "passes": passes, "sent": sent}

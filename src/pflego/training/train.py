@@ -31,7 +31,7 @@ from pflego.engines.base import Engine, EngineMaker
 from pflego.engines.distributed import DistributedEngine, dealt
 from pflego.engines.local import LocalEngine
 from pflego.engines.peers import Peers, joined
-from pflego.errors import SettingError, UserError, shortened
+from pflego.errors import SettingError, UserError, calling, named, shortened
 from pflego.exchange.aggregation import Aggregation, Mean
 from pflego.exchange.objective import Objective, objective_of
 from pflego.exchange.transforms import Transform
@@ -41,7 +41,7 @@ from pflego.federation.network import Network, Speed
 from pflego.federation.participation import Everyone, participation_of
 from pflego.federation.population import Population, population_of
 from pflego.federation.remote import RemoteFederation
-from pflego.federation.roster import ClientId, Federation
+from pflego.federation.roster import ClientId, Federation, check_federation
 from pflego.learning import device as devices
 from pflego.learning.model import Model
 from pflego.learning.problem import Memory, Problems, Speedup, Streaming
@@ -85,6 +85,7 @@ def train(
     seed: int = 0,
     evaluate_every: Count | None = 10,
     evaluate_adapted: bool = False,
+    evaluate_training: bool = False,
     device: Annotated[str | torch.device, MayChange] = "auto",
     engine: Annotated[EngineName | EngineMaker, MayChange, Simulated] = "local",
     out: Annotated[str | Path | None, MayChange] = None,
@@ -151,6 +152,8 @@ def train(
     evaluate_adapted
         Evaluate everyone twice: with what a client has, and after the local steps that a participant takes before it is
         judged.
+    evaluate_training
+        Evaluate participants on their training data too, as in the paper's figure 6; not on Flower.
     device
         auto (CUDA, MPS or the CPU), or a device's name.
     engine
@@ -188,6 +191,7 @@ def train(
         seed=seed,
         evaluate_every=evaluate_every,
         evaluate_adapted=evaluate_adapted,
+        evaluate_training=evaluate_training,
     )
     plan.check(federation.ids)
     _check_objective(plan, algorithm)
@@ -212,7 +216,7 @@ def train(
             stored = folder.state
         kept = kept_states(federation, model, algorithm, seed, begin, stored, in_memory=states == "memory")
         together = plan.network.lossless and plan.exchange(algorithm, federation).sums
-        here = LocalEngine(problems, algorithm, kept, transforms, together)
+        here = LocalEngine(problems, algorithm, kept, transforms, together, training=evaluate_training)
         with _worker(engine, here, peers, own) as worker:
             run = Run(
                 problems=problems,
@@ -272,10 +276,7 @@ def _check(given: dict[str, object]) -> None:
     """Refuse arguments that are not what `train` declares, and those that do not go together."""
     check_arguments(train, given)
     federation, model, algorithm = given["federation"], given["model"], given["algorithm"]
-    if not isinstance(federation, Federation):
-        raise SettingError(
-            f"federation must be a pflego.Federation, as pflego.load gives it, not {shortened(federation)}"
-        )
+    check_federation(federation)
     if not isinstance(model, Model):
         raise SettingError(
             f"model must be a pflego.Model(backbone, features=M), not a {type(model).__name__}"
@@ -284,6 +285,9 @@ def _check(given: dict[str, object]) -> None:
         raise SettingError(f"algorithm must be a method like PFLEGO(steps=50), not {algorithm!r}")
     if not isinstance(rule := given["aggregation"], Aggregation) or isinstance(rule, type):
         raise SettingError(f"aggregation must be a rule like Mean(), not {rule!r}")
+    on_flower = given["engine"] == "flower-simulation" or isinstance(federation, RemoteFederation)
+    if given["evaluate_training"] and on_flower:
+        raise SettingError("evaluate_training needs the local or the distributed engine, not Flower")
     chain = given["transforms"]
     if not isinstance(chain, Sequence) or any(not callable(t) or isinstance(t, type) for t in chain):
         raise SettingError(f"transforms must be a list of objects like Clip(1.0), not {chain!r}")
@@ -366,7 +370,11 @@ def _worker(
 ) -> Iterator[Engine]:
     """Give the engine that was asked for, for as long as the run lasts."""
     if callable(engine):
-        yield engine(here.problems, here.algorithm, here.states)
+        with calling(f"engine {named(engine)} failed", SettingError):
+            made = engine(here.problems, here.algorithm, here.states)
+        if not isinstance(made, Engine) or isinstance(made, type):
+            raise SettingError(f"engine {named(engine)} must give a pflego Engine, not {shortened(made)}")
+        yield made
     elif engine == "flower-simulation":
         from pflego.engines.simulation import simulation
 

@@ -30,6 +30,12 @@ METHODS: dict[str, dict[str, float | int | str | bool]] = {
     "ditto": {"client_lr": 0.1},
     "fedrecon": {},
     "local": {},
+    "scaffold": {"client_lr": 0.1},
+    "feddyn": {"client_lr": 0.1},
+    "apfl": {"client_lr": 0.1},
+    "lgfedavg": {"client_lr": 0.1},
+    "fedrod": {"client_lr": 0.1},
+    "fedala": {"client_lr": 0.1},
 }
 
 

@@ -23,9 +23,9 @@ import torch
 from pflego.algorithms.base import Algorithm, Family
 from pflego.algorithms.optimizers import OptimizerName, optimizer_step
 from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
-from pflego.algorithms.pflego.rates import Rates, emphasised, moving, resolve_defaults
+from pflego.algorithms.pflego.rates import Rates, check_decay, emphasised, moving, resolve_defaults
 from pflego.algorithms.pflego.safeguard import last_step
-from pflego.algorithms.pflego.several_passes import passes_in_turn
+from pflego.algorithms.pflego.several_passes import adapt_in_passes, passes_in_turn
 from pflego.algorithms.pflego.solved import SolvedHeads
 from pflego.algorithms.pflego.stepped import SteppedHeads
 from pflego.algorithms.registry import method
@@ -33,7 +33,7 @@ from pflego.declaration import AutoRate, Limits, Positive, Strength, Whole
 from pflego.errors import SettingError
 from pflego.exchange.metrics import total
 from pflego.exchange.round import Round, Update
-from pflego.learning.heads import HeadInit
+from pflego.learning.heads import HeadInit, is_head
 from pflego.learning.heads.rules import Rule
 from pflego.learning.model import Model
 from pflego.learning.problem import ForwardPass, Problem
@@ -105,6 +105,7 @@ class PFLEGO(Algorithm):
     def __post_init__(self) -> None:
         resolve_defaults(self)
         super().__post_init__()
+        check_decay(self)
         self.rates.check(self.server_optimizer, passes=self.passes)
         if self.sample and (self.passes > 1 or self.head_optimizer == "solve"):
             raise SettingError(
@@ -172,7 +173,7 @@ class PFLEGO(Algorithm):
     ) -> tuple[list[Update], Weights]:
         """tau - 1 steps on each head, then the joint gradient: keep the heads' part, send theta's."""
         if self.passes > 1:
-            return passes_in_turn(self, turns, shared, states, problems, weights)
+            return passes_in_turn(self, shared, states, problems, weights)
         heads, rates = self.heads, self.rates
         alone = [problem.some(self.sample, "samples of the head") for problem in problems]
         problems = [problem.some(self.sample, "samples of the joint step") for problem in problems]
@@ -219,11 +220,14 @@ class PFLEGO(Algorithm):
         return {**stepped, **self.rates.largest_heard([shared, aggregate])}, server
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """theta and W_i, or theta and W_0 + V_i."""
-        return {**shared, **self.heads.whole(shared, state, problem)}
+        """theta and W_i, or theta and W_0 + V_i; theta is the client's own where several passes have adapted it."""
+        head = {name: tensor for name, tensor in state.items() if is_head(name)}
+        return {**shared, **state, **self.heads.whole(shared, head, problem)}
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """Fit a head to the present theta as in a round."""
+        """Fit a head to the present theta as in a round, or theta and head where that makes several passes."""
+        if self.passes > 1:
+            return adapt_in_passes(self, shared, state, problem)
         return self.heads.adapt(shared, state, problem)
 
     def welcome(

@@ -51,12 +51,16 @@ _DEFAULTS = {  # with plain heads, with a common one
 
 
 def resolve_defaults(algorithm: PFLEGO) -> None:
-    """Fill in what depends on the kind of heads."""
+    """Fill in what depends on the kind of heads. Nothing was checked yet: an array cannot be compared with a word."""
+    solve = isinstance(algorithm.head_optimizer, str) and algorithm.head_optimizer == "solve"
     for name, (plain, common) in _DEFAULTS.items():
         if getattr(algorithm, name) is None:
-            solved = name == "head_decay" and algorithm.head_optimizer == "solve"
-            default = common if algorithm.common_head else _SOLVED_DECAY if solved else plain
-            object.__setattr__(algorithm, name, default)
+            own = _SOLVED_DECAY if name == "head_decay" and solve else plain
+            object.__setattr__(algorithm, name, common if algorithm.common_head is True else own)
+
+
+def check_decay(algorithm: PFLEGO) -> None:
+    """Refuse to solve for heads of which there may be no best."""
     if algorithm.head_optimizer == "solve" and algorithm.head_decay == 0:
         raise SettingError(
             "head_optimizer='solve' needs a head_decay above 0: without one there may be no best head"

@@ -38,7 +38,9 @@ class SolvedHeads:
         return {}
 
     def whole(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """Solve for the head that belongs to the present theta."""
+        """Solve for the head that belongs to the present theta, unless several passes have made one already."""
+        if state:
+            return self.parts.whole(shared, state, problem)
         return self.fit(shared, state, problem, problem.forward(shared).features).head
 
     def fit(self, shared: Weights, state: Weights, problem: Problem, features: Tensor) -> HeadWork:

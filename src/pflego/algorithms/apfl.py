@@ -1,0 +1,130 @@
+"""APFL (Deng et al., 2020): FedAvg for a global model, and a personal one that is mixed with it. Round t, client i:
+
+    w_i <- w_t
+    tau times   m   =  a_i v_i + (1 - a_i) w_i
+                w_i <- w_i - beta grad l_i(w_i)
+                v_i <- v_i - beta a_i grad l_i(m)
+    with the first of them, a_i <- clip(a_i - beta <grad l_i(m), v_i - w_i>, 0, 1)
+    sent        w_i - w_t;  v_i and a_i are kept
+    server      w_{t+1} = w_t + sum_i N_i (w_i - w_t) / sum_i N_i
+
+All three start from where w_i, v_i and a_i were before the step. a_i v_i + (1 - a_i) w is what client i uses: v_i
+learns what is missing in the mixture. Its authors learn a_i from 0.5, once a round, or hold it at 0.25, 0.5 or 0.75
+(learn_mixing=False), with client_lr=0.1 and lr_decay=0.99; what their program adds to the gradient of a_i, 0.02 a_i,
+is not in their paper and not here. At a_i = 0 this is FedAvg, at 1 a client uses what it has learned alone.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from pflego.algorithms.base import Family
+from pflego.algorithms.fedavg import FedAvg
+from pflego.algorithms.local_steps import Rule, take_steps
+from pflego.algorithms.registry import method
+from pflego.declaration import Limits
+from pflego.exchange.round import Round, Update
+from pflego.learning.problem import Problem
+from pflego.weights import Weights, minus
+
+_OWN, _MIXING = "own/", "mixing"  # before the names of v_i's weights; the name of a_i
+
+
+@method
+class APFL(FedAvg):
+    """A global model, and for every client a personal one that it is mixed with.
+
+    Parameters
+    ----------
+    mixing
+        a_i of everybody at first: the share of a client's own model in the mixture that it uses.
+    learn_mixing
+        Whether a client moves its a_i, by one gradient step a round.
+    """
+
+    mixing: Annotated[float, Limits(least=0, most=1)] = 0.5
+    learn_mixing: bool = True
+
+    @property
+    def family(self) -> Family:
+        """A model of its own, mixed with the shared one."""
+        return "mixed"
+
+    @property
+    def uses_shared_model(self) -> bool:
+        """Everybody uses a mixture of its own."""
+        return False
+
+    def init_state(self, problem: Problem, seed: int) -> Weights:
+        """v_i = w_0, and a_i."""
+        first = self.init_shared(problem.model, problem.outputs, seed)
+        return self._state(first, torch.tensor(self.mixing, dtype=problem.model.weight_dtype))
+
+    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+        """tau steps on both models, the first on a_i too; keep the personal one, send how far the global one went."""
+        moved, own, mixing = self._steps(shared, state, problem)
+        kept = self._state(own, mixing)
+        return Update(kept, minus(moved, shared), model=self.personal(moved, kept, problem))
+
+    def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """a_i v_i + (1 - a_i) w, or what a client has made of it, fine-tuned if asked."""
+        mixed = state
+        if _MIXING in state:
+            mixed = _mixed(shared, _own(state), state[_MIXING])
+        return super().personal(shared, mixed, problem)
+
+    def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """Make the mixture that a client has at the end of a round."""
+        return _mixed(*self._steps(shared, state, problem))
+
+    def welcome(
+        self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
+    ) -> Weights:
+        """Start v_i at w, and take tau steps on it in the mixture with w as it is."""
+        mixing = state[_MIXING]
+
+        def gradient(own: Weights, batch: Tensor | None) -> Weights:
+            at_mixture = problem.gradient(_mixed(shared, own, mixing), batch)
+            return {name: mixing * g for name, g in at_mixture.items()}
+
+        batches = problem.batches(
+            self.batch_size, self.steps_of(problem, self.duration if steps is None else steps)
+        )
+        rule = Rule(self.rate_of(problem, shared, list(shared)), self.momentum, self.weight_decay)
+        return self._state(take_steps(gradient, shared, list(shared), batches, rule), mixing)
+
+    def _steps(self, shared: Weights, state: Weights, problem: Problem) -> tuple[Weights, Weights, Tensor]:
+        """Take the steps of a round; give w_i, v_i and a_i."""
+        rate = self.rate_of(problem, shared, list(shared))
+        mixing, learns = state[_MIXING], self.learn_mixing
+
+        def gradient(both: Weights, batch: Tensor | None) -> Weights:
+            nonlocal mixing, learns
+            model, personal = {name: both[name] for name in shared}, _own(both)
+            at_mixture = problem.gradient(_mixed(model, personal, mixing), batch)
+            own = {_OWN + name: mixing * g for name, g in at_mixture.items()}
+            if learns:
+                slope = sum((g * (personal[name] - model[name])).sum() for name, g in at_mixture.items())
+                mixing, learns = (mixing - rate * slope).clamp(0, 1), False
+            return {**problem.gradient(model, batch), **own}
+
+        both = {**shared, **{name: w for name, w in state.items() if name != _MIXING}}
+        batches = problem.batches(self.batch_size, self.steps_of(problem, self.duration))
+        both = take_steps(gradient, both, list(both), batches, Rule(rate, self.momentum, self.weight_decay))
+        return {name: both[name] for name in shared}, _own(both), mixing
+
+    def _state(self, own: Weights, mixing: Tensor) -> Weights:
+        return {**{_OWN + name: w for name, w in own.items()}, _MIXING: mixing}
+
+
+def _own(weights: Weights) -> Weights:
+    """Pick v_i, by the names of its weights."""
+    return {name.removeprefix(_OWN): w for name, w in weights.items() if name.startswith(_OWN)}
+
+
+def _mixed(shared: Weights, own: Weights, mixing: Tensor) -> Weights:
+    """a_i v_i + (1 - a_i) w."""
+    return {name: torch.lerp(w, own[name], mixing) for name, w in shared.items()}

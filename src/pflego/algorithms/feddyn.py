@@ -1,0 +1,80 @@
+"""FedDyn (Acar et al., 2021): FedAvg whose clients' losses are changed so that their optima agree. Round t, client i:
+
+    w_i <- w_t
+    tau times   w_i <- w_i - beta (grad l_i(w_i) - g_i + mu (w_i - w_t))
+    once        g_i' = g_i - mu (w_i - w_t)                                  kept
+    sent        w_i - w_t
+    server      h_{t+1} = h_t - mu sum_i a_i (w_i - w_t)                     over the participants
+                w_{t+1} = w_t + sum_i a_i (w_i - w_t) / sum_i a_i - h_{t+1} / mu
+
+The steps descend l_i(w) - <g_i, w> + mu/2 |w - w_t|^2. g_i comes to client i's gradient at its optimum and
+h = sum_i a_i g_i, over everybody, to that of the federation: both start at zero, and where they have settled, h = 0
+and w minimises sum_i a_i l_i. Its authors call mu alpha, count clients the same, a_i = 1 / I (weighting="equal"; h
+then moves by the participants' sum over I, not over r), and have mu from 0.01 to 0.1, client_lr=0.1, lr_decay=0.998,
+weight_decay=1e-3, epochs=5, batch_size=50.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pflego.algorithms.fedavg import FedAvg
+from pflego.algorithms.registry import method
+from pflego.declaration import LearningRate
+from pflego.exchange.round import Round, Update
+from pflego.learning.problem import Problem
+from pflego.weights import Weights, minus
+
+_SLOPE = "slope/"  # before a weight's name: its entry of g_i
+
+
+@method
+class FedDyn(FedAvg):
+    """One model for everybody, averaged, whose clients' losses agree on where it ends.
+
+    Parameters
+    ----------
+    mu
+        The strength of the pull to the shared model, and of what is remembered of every pull.
+    """
+
+    mu: LearningRate = 0.1  # above zero, and searched for as rates are
+
+    def init_state(self, problem: Problem, seed: int) -> Weights:
+        """g_i = 0."""
+        first = self.init_shared(problem.model, problem.outputs, seed)
+        return {_SLOPE + name: torch.zeros_like(w) for name, w in first.items()}
+
+    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+        """tau steps on the changed loss; keep how far they went, and send it."""
+        weights = self.adapt(shared, state, problem)
+        moved = minus(weights, shared)
+        slopes = {_SLOPE + name: state[_SLOPE + name] - self.mu * d for name, d in moved.items()}
+        return Update(slopes, moved, model=self.personal(shared, weights, problem))
+
+    def server_step(
+        self, now: Round, shared: Weights, server: Weights, aggregate: Weights
+    ) -> tuple[Weights, Weights]:
+        """h goes the participants' way, by their share of everybody; the model goes their mean way, and on by h."""
+        memory = {
+            name: server.get(name, torch.zeros_like(w)) - self.mu * now.alpha * aggregate[name].to(w)
+            for name, w in shared.items()
+        }
+        moved = {name: w + aggregate[name].to(w) - memory[name] / self.mu for name, w in shared.items()}
+        return moved, memory
+
+    def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """Return the shared model, or what a client has made of it, fine-tuned if asked."""
+        model = {name: w for name, w in state.items() if not name.startswith(_SLOPE)}
+        return super().personal(shared, model, problem)
+
+    def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """tau steps on the changed loss, as in a round."""
+        slope = {name: -state[_SLOPE + name] for name in shared}
+        return self.descend(problem, shared, anchor=shared, mu=self.mu, slope=slope)
+
+    def welcome(
+        self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
+    ) -> Weights:
+        """Return g_i = 0: what a newcomer uses is the shared model."""
+        return state

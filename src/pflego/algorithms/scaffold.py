@@ -1,0 +1,121 @@
+"""SCAFFOLD (Karimireddy et al., 2020): FedAvg whose steps are corrected by control variates. Round t, client i:
+
+    y_i <- x_t
+    tau times   y_i <- y_i - beta (grad l_i(y_i) - c_i + c)
+    once        c_i' = c_i - c + (x_t - y_i) / (tau beta)                  its option II
+    sent        y_i - x_t and c_i' - c_i;  c_i' is kept
+    server      x_{t+1} = x_t + eta_g sum_i a_i (y_i - x_t) / sum_i a_i    over the participants
+                c_{t+1} = c_t + sum_i a_i (c_i' - c_i)                     over the participants
+
+x is backbone and head together, eta_g is `server_lr`. c_i estimates client i's gradient and c = sum_i a_i c_i, over
+everybody, that of the federation: both start at zero, and c travels with x, so that twice as much is sent. Its
+authors count clients the same, a_i = 1 / I (weighting="equal"); c then grows by the participants' sum over I, not over
+r. They have server_lr=1 and no momentum; with momentum, tau is the sum of the weights that it gives to gradients.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pflego.algorithms.fedavg import FedAvg
+from pflego.algorithms.local_steps import Rule, take_steps
+from pflego.algorithms.registry import method
+from pflego.declaration import Positive
+from pflego.exchange.round import Round, Update
+from pflego.learning.model import Model
+from pflego.learning.problem import Problem
+from pflego.weights import Weights, minus, plus
+
+_CONTROL = "control/"  # before a weight's name: its control variate
+
+
+@method
+class Scaffold(FedAvg):
+    """One model for everybody, averaged, whose clients correct their steps for what the others want.
+
+    Parameters
+    ----------
+    server_lr
+        eta_g, the share of the mean difference that the server takes.
+    """
+
+    server_lr: Positive = 1.0
+
+    def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
+        """x_0, and c = 0."""
+        weights = super().init_shared(model, outputs, seed)
+        return {**weights, **_named(_zeros(weights))}
+
+    def init_state(self, problem: Problem, seed: int) -> Weights:
+        """c_i = 0."""
+        return _named(_zeros(super().init_shared(problem.model, problem.outputs, seed)))
+
+    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
+        """tau corrected steps on a copy of the model; send how far it and the control variate went."""
+        steps = self.steps_of(problem, self.duration)
+        moved, rate = self._corrected(shared, state, problem, steps)
+        start, common, own = _model(shared), _controls(shared), _controls(state)
+        reach = rate * _effective(steps, self.momentum)
+        control = {name: own[name] - common[name] + (x - moved[name]) / reach for name, x in start.items()}
+        sent = {**minus(moved, start), **_named(minus(control, own))}
+        return Update(_named(control), sent, model=self.personal(shared, moved, problem))
+
+    def server_step(
+        self, now: Round, shared: Weights, server: Weights, aggregate: Weights
+    ) -> tuple[Weights, Weights]:
+        """Move the model by the mean of the differences, c by their sum."""
+        factors = {name: now.alpha if name.startswith(_CONTROL) else self.server_lr for name in shared}
+        return plus(shared, {name: d * factors[name] for name, d in aggregate.items()}), server
+
+    def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """Return the shared model, or what a client has made of it, fine-tuned if asked."""
+        return super().personal(_model(shared), _model(state), problem)
+
+    def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """tau corrected steps on a copy of the model, as in a round."""
+        return self._corrected(shared, state, problem, self.steps_of(problem, self.duration))[0]
+
+    def welcome(
+        self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
+    ) -> Weights:
+        """Return c_i = 0: what a newcomer uses is the shared model."""
+        return state
+
+    def _corrected(
+        self, shared: Weights, state: Weights, problem: Problem, steps: int
+    ) -> tuple[Weights, float]:
+        """Take steps along grad l_i - c_i + c; give where they end, and their rate."""
+        start = _model(shared)
+        rate = self.rate_of(problem, start, list(start))
+        correction = minus(_controls(shared), _controls(state))
+        rule = Rule(rate, self.momentum, self.weight_decay, slope=correction)
+        batches = problem.batches(self.batch_size, steps)
+        return take_steps(problem.gradient, start, list(start), batches, rule), rate
+
+
+def _effective(steps: int, momentum: float) -> float:
+    """Sum the weights that steps of momentum give to their gradients: without it, count them."""
+    total = velocity = 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + 1
+        total += velocity
+    return total
+
+
+def _zeros(weights: Weights) -> Weights:
+    return {name: torch.zeros_like(w) for name, w in weights.items()}
+
+
+def _named(controls: Weights) -> Weights:
+    """Give control variates the names that they are sent and kept by."""
+    return {_CONTROL + name: tensor for name, tensor in controls.items()}
+
+
+def _controls(weights: Weights) -> Weights:
+    """Pick control variates, by the names of their weights."""
+    return {n.removeprefix(_CONTROL): t for n, t in weights.items() if n.startswith(_CONTROL)}
+
+
+def _model(weights: Weights) -> Weights:
+    """Leave control variates out."""
+    return {name: tensor for name, tensor in weights.items() if not name.startswith(_CONTROL)}
