@@ -36,7 +36,7 @@ from pflego.exchange.aggregation import Aggregation, Mean
 from pflego.exchange.objective import Objective, objective_of
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
-from pflego.federation.draws import Participation, spelled
+from pflego.federation.draws import Participation, Unequal, spelled
 from pflego.federation.network import Network, Speed
 from pflego.federation.participation import Everyone, participation_of
 from pflego.federation.population import Population, population_of
@@ -194,7 +194,7 @@ def train(
         evaluate_training=evaluate_training,
     )
     plan.check(federation.ids)
-    _check_objective(plan, algorithm)
+    _check_together(plan, algorithm)
     if plan.population is not None and isinstance(federation, RemoteFederation):
         raise SettingError("population= is for simulations: sites on Flower come and go by themselves")
     place = devices.resolve(device, model.dtype)
@@ -302,7 +302,15 @@ def _check(given: dict[str, object]) -> None:
         raise SettingError("to resume a run, say where it is: out=..., or --out")
 
 
-def _check_objective(plan: Plan, algorithm: Algorithm) -> None:
+def _check_together(plan: Plan, algorithm: Algorithm) -> None:
+    """Refuse a method that cannot do what the plan asks of it."""
+    if algorithm.needs_equal_chances and (
+        plan.population is not None or isinstance(plan.participation, Unequal)
+    ):
+        raise SettingError(
+            f"{algorithm.name} keeps a sum over all clients at the server, which is right only where all have the same "
+            "chance to take part and nobody comes or goes: use another method, or participation like 20 or binomial:0.2"
+        )
     if plan.objective is not None and not algorithm.follows_objectives:
         raise SettingError(
             f"objective={plan.objective} multiplies the gradient of a client's full loss by a function of that loss, "
