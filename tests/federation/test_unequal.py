@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pflego
+from pflego.algorithms.registry import methods
 from pflego.engines.local import LocalEngine
 from pflego.federation.draws import Participation, Positions, cohort, expected, scales, spelled
 from pflego.federation.network import Network
@@ -419,3 +420,15 @@ def test_chances_of_an_own_process_are_checked() -> None:
         pflego.train(world().federation, world().model, pflego.PFLEGO(), participation=Lying())
     with pytest.raises(pflego.SettingError, match="chances above 0"):
         scales(participation_of(f"{__name__}:Lying"), IDS)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+def test_methods_that_keep_a_sum_over_all_clients_refuse_chances_that_differ(name: str) -> None:
+    twin = world(clients=4)
+    plans: list[dict[str, object]] = [
+        {"participation": pflego.Independent(CHANCES)},
+        {"population": pflego.Population(join={"c1": 2})},
+    ]
+    for plan in plans:
+        with pytest.raises(pflego.SettingError, match="the same chance"):
+            pflego.train(twin.federation, twin.model, methods()[name](), **plan)  # type: ignore[arg-type]

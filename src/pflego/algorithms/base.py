@@ -39,6 +39,8 @@ class Algorithm(ABC):
         "normalised"  # contributions are averaged; "unbiased": they estimate a sum over all
     )
     exchanges: ClassVar[int] = 1  # how often clients and server speak to each other in a round
+    # whether the server keeps sum_i a_i x_i over all clients from aggregates: these must be the same to it
+    needs_equal_chances: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -126,6 +126,12 @@ def summary(run: Run) -> Table:
         "sent in all", f"{came_to.bytes_up / 1e6:.1f} MB up, {came_to.bytes_down / 1e6:.1f} MB down"
     )
     table.add_row("time of clients and server", f"{came_to.seconds:.1f} s")
+    if came_to.waited is not None:
+        table.add_row("the server would have waited for replies", f"{came_to.waited:.1f} s")
+    if came_to.never_heard:
+        names = ", ".join(map(str, came_to.never_heard[:_NAMED]))
+        others = f" and {len(came_to.never_heard) - _NAMED} more" if len(came_to.never_heard) > _NAMED else ""
+        table.add_row("asked and never heard", f"{names}{others}: {100 * came_to.unheard:.1f} % of the loss")
     if run.rejected:
         often = [f"{client} ({times})" for client, times in run.rejected.most_common(_NAMED)]
         others = f" and {len(run.rejected) - _NAMED} more" if len(run.rejected) > _NAMED else ""

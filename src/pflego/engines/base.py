@@ -65,6 +65,7 @@ class Gathered:
     answered: int  # clients that have an outcome
     rejected: Sequence[ClientId]  # those of them whose outcome is not fit for use
     arrived: int  # of the others, those whose contribution arrived
+    heard: Sequence[ClientId]  # who they are
     losses: Mapping[
         int, float
     ]  # theirs where the gradient was taken, by position, where an objective needs them

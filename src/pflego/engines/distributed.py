@@ -94,6 +94,7 @@ class DistributedEngine:
             answered=sum(note.answered for note in everybodys),
             rejected=[client for note in everybodys for client in note.rejected],
             arrived=sum(note.arrived for note in everybodys),
+            heard=[client for note in everybodys for client in note.heard],
             losses={p: loss for note in everybodys for p, loss in sorted(note.losses.items())},
             metrics=combine(note.metrics for note in everybodys),
             seconds=max(note.seconds for note in everybodys),

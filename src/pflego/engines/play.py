@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pflego.algorithms.base import Algorithm
 from pflego.engines.base import Engine, Gathered, Outcome, Turn, Work
 from pflego.exchange.aggregation import Aggregation, Mean
-from pflego.exchange.metrics import Metric, combine, total
+from pflego.exchange.metrics import Metric, combine, largest, total
 from pflego.exchange.objective import JOINT_LOSS, Objective
 from pflego.exchange.round import Round, of_client
 from pflego.exchange.transforms import Transform
@@ -30,6 +30,7 @@ from pflego.exchange.weighting import (
 from pflego.federation.roster import ClientId
 from pflego.weights import Weights, elementwise_largest, is_finite, nbytes, weighted_sum
 
+SLOWEST = "slowest"  # seconds until the last reply was there
 _OBJECTIVE = "objective/"  # before the names of what the server keeps for it
 _OF_WORK = (
     "forward_passes",
@@ -48,6 +49,7 @@ class Played:
     states: dict[ClientId, Weights]  # those that changed
     metrics: Mapping[str, Metric]
     missing: int  # clients that were asked and whose contribution did not arrive
+    silent: Sequence[ClientId]  # those clients
     rejected: Sequence[ClientId]  # clients whose work was not finite
     refused: bool  # whether the server's own step was not finite, and so not taken
     arrived: int
@@ -149,6 +151,7 @@ class Exchange:
         ids: Sequence[ClientId],
         keep: Callable[[Mapping[ClientId, Weights]], None],
         arrives: Callable[[Outcome], bool] = lambda outcome: True,
+        takes: Callable[[Outcome], float] | None = None,
     ) -> Played:
         """Play a round.
 
@@ -166,6 +169,8 @@ class Exchange:
             Takes the states that have changed, after every exchange.
         arrives
             Says whose contribution arrives.
+        takes
+            Says after how many seconds; the slowest of those that arrive is a metric, SLOWEST.
         """
         played: Played | None = None
         for exchange in range(self.algorithm.exchanges):
@@ -180,7 +185,7 @@ class Exchange:
             ]
             work = engine.run(turns, shared)
             sound = [outcome for outcome in work.outcomes if outcome.finite]  # the others did nothing of use
-            gathered = engine.pool(self._gather(turns, work, [o for o in sound if arrives(o)]))
+            gathered = engine.pool(self._gather(turns, work, [o for o in sound if arrives(o)], takes))
             states = {outcome.client: outcome.state for outcome in sound}
             bytes_down = sum(nbytes({**shared, **turn.answer}) for turn in turns)
             began, refused = time.perf_counter(), False
@@ -200,6 +205,7 @@ class Exchange:
                 states,
                 {**gathered.metrics, "bytes_down": total(bytes_down)},
                 missing=len(turns) - len(gathered.rejected) - gathered.arrived,
+                silent=_silent([ids[turn.position] for turn in turns], gathered),
                 rejected=gathered.rejected,
                 refused=refused,
                 arrived=gathered.arrived,
@@ -233,7 +239,13 @@ class Exchange:
         moved = self.objective.step(kept, losses, weights, standing.importance)
         return {_OBJECTIVE + name: tensor for name, tensor in moved.items()}
 
-    def _gather(self, turns: Sequence[Turn], work: Work, arrived: Sequence[Outcome]) -> Gathered:
+    def _gather(
+        self,
+        turns: Sequence[Turn],
+        work: Work,
+        arrived: Sequence[Outcome],
+        takes: Callable[[Outcome], float] | None,
+    ) -> Gathered:
         """Put together what has arrived in this process."""
         weights = {turn.position: turn.weight for turn in turns}
         names, alone = self.algorithm.largest, self.algorithm.sent_alone
@@ -257,6 +269,7 @@ class Exchange:
             answered=len(work.outcomes),
             rejected=[outcome.client for outcome in work.outcomes if not outcome.finite],
             arrived=len(arrived),
+            heard=[outcome.client for outcome in arrived],
             losses={
                 o.position: loss
                 for o in arrived
@@ -266,6 +279,7 @@ class Exchange:
                 [
                     *(outcome.metrics for outcome in work.outcomes),
                     {"bytes_up": total(sum(outcome.bytes_up for outcome in arrived))},
+                    *({SLOWEST: largest(takes(outcome))} for outcome in arrived if takes is not None),
                 ]
             ),
             seconds=work.seconds,
@@ -276,6 +290,13 @@ class Exchange:
                 if alone(name)
             },
         )
+
+
+def _silent(asked: Sequence[ClientId], gathered: Gathered) -> list[ClientId]:
+    if gathered.arrived + len(gathered.rejected) == len(asked):
+        return []
+    known = {*gathered.heard, *gathered.rejected}
+    return [client for client in asked if client not in known]
 
 
 def _share(turns: Sequence[Turn]) -> float:
@@ -295,6 +316,7 @@ def _after(first: Played, second: Played) -> Played:
         states={**first.states, **second.states},
         metrics=metrics,
         missing=max(first.missing, second.missing),
+        silent=list(dict.fromkeys([*first.silent, *second.silent])),
         rejected=list(dict.fromkeys([*first.rejected, *second.rejected])),
         refused=first.refused or second.refused,
         seconds=first.seconds + second.seconds,

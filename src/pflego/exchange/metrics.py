@@ -52,7 +52,8 @@ Metrics: TypeAlias = Mapping[str, Metric]
 
 _TAKEN = {
     "round", "participants", "loss", "test", "training", "seconds", "bytes_up", "bytes_down", "forward_passes",
-    "backward_passes", "missing", "rejected", "refused", "joint_loss", "members", "joined", "left",
+    "backward_passes", "missing", "rejected", "refused", "joint_loss", "members", "joined", "left", "waited",
+    "slowest",
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from pflego.report.words import (
 from pflego.runs.cost import Cost
 from pflego.runs.record import RECORD, flat
 from pflego.runs.run import Run
-from pflego.runs.summary import Curves, Evaluation, Summary, curves_of, ranked_by
+from pflego.runs.summary import Curves, Evaluation, Summary, curves_of, never_heard, ranked_by
 
 _POINTS = 1500  # of a curve
 
@@ -197,6 +197,8 @@ def _facts_of(run: Run) -> list[str]:
     }.items():
         if number := sum(int(row.get(key) or 0) for row in run.history):
             facts.append(f"{words}: {number:,}")
+    if silent := never_heard(run):
+        facts.append(f"asked and never heard: {count(len(silent), 'client')}")
     return [*facts, f"seed {run.plan.seed}"]
 
 

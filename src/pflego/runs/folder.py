@@ -63,11 +63,23 @@ class Checkpoint:
     history: list[HistoryRow] = field(default_factory=list)
     evaluations: Evaluations = field(default_factory=dict)
     rejected: dict[str, int] = field(default_factory=dict)  # by str(id)
+    silent: dict[str, int] = field(default_factory=dict)  # by str(id)
 
     def rejections(self, ids: Iterable[ClientId]) -> Counter[ClientId]:
         """Count how often each client's update was left out, by its id."""
-        known = self.rejected
-        return Counter({one: known[str(one)] for one in ids if str(one) in known} if known else {})
+        return _by_id(self.rejected, ids)
+
+    def silences(self, ids: Iterable[ClientId]) -> Counter[ClientId]:
+        """Count how often each client's reply did not arrive, by its id."""
+        return _by_id(self.silent, ids)
+
+
+def _counts(told: Mapping[object, object]) -> dict[str, int]:
+    return {str(client): int(str(count)) for client, count in told.items()}
+
+
+def _by_id(known: Mapping[str, int], ids: Iterable[ClientId]) -> Counter[ClientId]:
+    return Counter({one: known[str(one)] for one in ids if str(one) in known} if known else {})
 
 
 class RunFolder:
@@ -263,12 +275,13 @@ class RunFolder:
         changed: Mapping[ClientId, Weights],
         *,
         rejected: Mapping[ClientId, int],
+        silent: Mapping[ClientId, int],
         keep: int = 1,
     ) -> None:
         """Write a checkpoint: the states that changed since the last one, then the server's side.
 
-        rejected: how often each client's update was left out so far. keep: how many checkpoints there are to go back
-        to, this one included.
+        rejected: how often each client's update was left out so far. silent: how often its reply did not arrive. keep:
+        how many checkpoints there are to go back to, this one included.
         """
         rank = self._peers.rank if self._peers.size > 1 else None
         own = self._states.write(round_number, rank, {str(one): state for one, state in changed.items()})
@@ -284,6 +297,7 @@ class RunFolder:
             "clients": self._clients.digest,
             "states": listed,
             "rejected": {str(client): count for client, count in rejected.items()},
+            "silent": {str(client): count for client, count in silent.items()},
             **self._settings.facts,
         }
         self._server.write(join({"shared": shared, "server": server}), facts)
@@ -341,9 +355,13 @@ class RunFolder:
         self._settings.check(found)
         states = self._states.load(self._listed(found), keep=keep_states, only=only)
         parts = split(found.tensors)
-        rejected = {str(client): int(count) for client, count in found.facts.one("rejected", (dict,)).items()}
         checkpoint = Checkpoint(
-            number, parts.get("shared", {}), parts.get("server", {}), states, rejected=rejected
+            number,
+            parts.get("shared", {}),
+            parts.get("server", {}),
+            states,
+            rejected=_counts(found.facts.one("rejected", (dict,))),
+            silent=_counts(found.facts.one("silent", (dict,))),
         )
         try:
             checkpoint.history = self._metrics.read(number, found.facts.text("history"))

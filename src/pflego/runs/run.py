@@ -61,6 +61,8 @@ class Run:
         By the rounds where everyone was evaluated: every client's accuracy (rmse), in the order of the federation.
     rejected
         How often each client's update was left out as not finite.
+    silent
+        How often each client was asked and its reply did not arrive.
     """
 
     problems: Problems
@@ -74,6 +76,7 @@ class Run:
     evaluations: Evaluations = field(default_factory=dict)
     folder: Path | None = None
     rejected: Counter[ClientId] = field(default_factory=Counter)
+    silent: Counter[ClientId] = field(default_factory=Counter)
 
     @property
     def learned(self) -> bool:

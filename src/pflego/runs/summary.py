@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean, pstdev
 from typing import Literal
 
+from pflego.exchange.weighting import WEIGHTINGS
 from pflego.federation.remote import RemoteFederation
+from pflego.federation.roster import ClientId
 from pflego.learning.ceiling import ceiling
 from pflego.learning.evaluation import gini, pooled, worst_tenth
 from pflego.runs.history import HistoryRow
@@ -98,6 +101,11 @@ class Summary:
     bytes_down: float
     seconds_a_round: float
     seconds: float  # work of clients and server
+    waited: float | None = (
+        None  # seconds that the server would have waited for replies, where that was simulated
+    )
+    never_heard: tuple[ClientId, ...] = ()  # asked, and never a reply
+    unheard: float = 0.0  # their part of the federation's loss, by weight
 
     @classmethod
     def of(cls, run: Run, evaluation: Evaluation | None = None) -> Summary:
@@ -107,6 +115,9 @@ class Summary:
         figures = [] if evaluation is None else [f for f in evaluation.figures if f is not None]
         curves = curves_of(history, task.metric)
         participants = [value for _, value in curves["participants"][-LAST:]]
+
+        silent = never_heard(run)
+        importance = WEIGHTINGS[run.plan.weighting](run.federation.sizes)
 
         def values(key: str) -> list[float]:
             return [row.get(key) or 0 for row in history]
@@ -132,7 +143,22 @@ class Summary:
             bytes_down=sum(values("bytes_down")),
             seconds_a_round=sum(values("seconds")) / max(1, len(history)),
             seconds=sum(values("seconds")),
+            waited=sum(values("waited")) if run.plan.network.timed else None,
+            never_heard=silent,
+            unheard=float(sum(importance[run.federation.position(client)] for client in silent)),
         )
+
+
+def never_heard(run: Run) -> tuple[ClientId, ...]:
+    """Name those who were asked to take part and never answered with anything of use."""
+    if not run.silent:
+        return ()
+    asked: Counter[ClientId] = Counter()
+    for row in run.history:
+        asked.update(run.participants(int(row["round"] or 0)))
+    return tuple(
+        client for client, times in asked.items() if run.silent[client] + run.rejected[client] >= times
+    )
 
 
 def ranked_by(summaries: Sequence[Summary]) -> Literal["everyone_adapted", "everyone"]:

@@ -102,6 +102,7 @@ def _open(
         history=begin.history,
         evaluations=everybodys(begin.evaluations, len(federation)),
         rejected=begin.rejections(federation.ids),
+        silent=begin.silences(federation.ids),
         folder=files.path,
     )
 

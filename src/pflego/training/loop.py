@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from pflego.engines.base import Engine, Outcome
-from pflego.engines.play import Played
+from pflego.engines.play import SLOWEST, Played
 from pflego.errors import UserError
 from pflego.exchange.metrics import ABOVE_BOUND, RATE_OVER_BOUND, Metric
 from pflego.federation.roster import ClientId
@@ -21,7 +22,7 @@ from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run, members_only
 from pflego.runs.states import States
 from pflego.training.callbacks import Callback, watching
-from pflego.weights import Weights, is_finite, to
+from pflego.weights import Weights, is_finite, nbytes, to
 
 
 class RateWarning(UserWarning):
@@ -30,6 +31,12 @@ class RateWarning(UserWarning):
 
 class NothingLearnedWarning(UserWarning):
     """A run ended with the weights it began with."""
+
+
+class _Reply(TypedDict):
+    samples: int
+    passes: float
+    sent: int  # bytes, both ways
 
 
 @dataclass
@@ -101,10 +108,20 @@ class Training:
             cohort,
             ids=run.federation.ids,
             keep=self._keep,
-            arrives=lambda outcome: self._arrives(outcome, number),
+            arrives=lambda outcome: run.plan.network.delivers(
+                **self._reply(outcome), client=outcome.client, number=number, seed=run.plan.seed
+            ),
+            takes=(
+                lambda outcome: run.plan.network.speed.seconds(
+                    **self._reply(outcome), client=outcome.client, seed=run.plan.seed
+                )
+            )
+            if run.plan.network.timed
+            else None,
         )
         run.shared, self.server = played.shared, played.server
         run.rejected.update(played.rejected)
+        run.silent.update(played.silent)
         self._warn_of_rates(number, cohort, played.metrics)
         return self._row(number, len(cohort), played)
 
@@ -131,6 +148,7 @@ class Training:
                 self.server,
                 self._unsaved,
                 rejected=self.run.rejected,
+                silent=self.run.silent,
                 keep=self.keep,
             )
             self._unsaved.clear()
@@ -195,6 +213,8 @@ class Training:
         task = self.run.federation.task
         metrics = dict(played.metrics)
         population = self.run.plan.population
+        network, slowest = self.run.plan.network, metrics.pop(SLOWEST, None)
+        took = None if slowest is None else slowest.value
 
         def figure(name: str) -> float | None:
             found = metrics.pop(name, None)
@@ -214,6 +234,7 @@ class Training:
             "missing": played.missing,
             "rejected": len(played.rejected),
             "refused": int(played.refused),
+            **({"waited": network.waited(took, missing=played.missing)} if network.timed else {}),
             **({} if population is None else self._coming_and_going(number)),
             **{name: metric.value for name, metric in metrics.items()},
         }
@@ -229,12 +250,8 @@ class Training:
             "left": int((before & ~now).sum()),
         }
 
-    def _arrives(self, outcome: Outcome, number: int) -> bool:
+    def _reply(self, outcome: Outcome) -> _Reply:
+        """Give what the time of a client's reply depends on."""
         passes = sum(outcome.metrics[f"{way}_passes"].total for way in ("forward", "backward"))
-        return self.run.plan.network.delivers(
-            samples=outcome.samples,
-            passes=passes,
-            client=outcome.client,
-            number=number,
-            seed=self.run.plan.seed,
-        )
+        sent = nbytes(self.run.shared) + outcome.bytes_up
+        return {"samples": outcome.samples, "passes": passes, "sent": sent}

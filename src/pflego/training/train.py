@@ -17,6 +17,7 @@ from pflego.algorithms.registry import spelling
 from pflego.declaration import (
     Count,
     InPython,
+    Limits,
     MayChange,
     Positive,
     Probability,
@@ -35,7 +36,7 @@ from pflego.exchange.aggregation import Aggregation, Mean
 from pflego.exchange.objective import Objective, objective_of
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
-from pflego.federation.draws import Participation, spelled
+from pflego.federation.draws import Participation, Unequal, spelled
 from pflego.federation.network import Network, Speed
 from pflego.federation.participation import Everyone, participation_of
 from pflego.federation.population import Population, population_of
@@ -70,6 +71,7 @@ def train(
     participation: Annotated[Participation | int | str, Reads(participation_of)] = Everyone(),
     population: Annotated[Population | str | None, Reads(population_of), Simulated] = None,
     dropout: Annotated[Probability, Simulated] = 0.0,
+    burst: Annotated[float | None, Limits(least=1), Simulated] = None,
     deadline: Annotated[Positive | None, Simulated] = None,
     speed: Speed = Speed(),
     missing: Missing = "zero",
@@ -114,6 +116,9 @@ def train(
         everybody from the first round to the last.
     dropout
         The probability that a participant's reply never arrives.
+    burst
+        The mean length of a burst of losses, in rounds, where replies of a client are lost one after the other; if not
+        given, every reply is lost by itself. The share that is lost is `dropout` all the same.
     deadline
         Seconds the server waits for replies in a simulation of stragglers; if not given, for everybody. Clients are as
         fast as `speed` says.
@@ -176,7 +181,7 @@ def train(
         rounds=rounds,
         participation=participation_of(participation),
         population=population_of(population),
-        network=Network(dropout, deadline, speed),
+        network=Network(dropout, deadline, speed, burst),
         weighting=weighting,
         objective=objective_of(objective),
         aggregation=aggregation,
@@ -189,7 +194,7 @@ def train(
         evaluate_training=evaluate_training,
     )
     plan.check(federation.ids)
-    _check_objective(plan, algorithm)
+    _check_together(plan, algorithm)
     if plan.population is not None and isinstance(federation, RemoteFederation):
         raise SettingError("population= is for simulations: sites on Flower come and go by themselves")
     place = devices.resolve(device, model.dtype)
@@ -226,6 +231,7 @@ def train(
                 history=begin.history,
                 evaluations=everybodys(begin.evaluations, len(federation)),
                 rejected=begin.rejections(federation.ids),
+                silent=begin.silences(federation.ids),
                 folder=None if folder is None else folder.path,
             )
             training = Training(
@@ -296,7 +302,15 @@ def _check(given: dict[str, object]) -> None:
         raise SettingError("to resume a run, say where it is: out=..., or --out")
 
 
-def _check_objective(plan: Plan, algorithm: Algorithm) -> None:
+def _check_together(plan: Plan, algorithm: Algorithm) -> None:
+    """Refuse a method that cannot do what the plan asks of it."""
+    if algorithm.needs_equal_chances and (
+        plan.population is not None or isinstance(plan.participation, Unequal)
+    ):
+        raise SettingError(
+            f"{algorithm.name} keeps a sum over all clients at the server, which is right only where all have the same "
+            "chance to take part and nobody comes or goes: use another method, or participation like 20 or binomial:0.2"
+        )
     if plan.objective is not None and not algorithm.follows_objectives:
         raise SettingError(
             f"objective={plan.objective} multiplies the gradient of a client's full loss by a function of that loss, "

@@ -9,6 +9,8 @@ import torch
 
 import pflego
 from pflego.algorithms.registry import find_method
+from pflego.exchange.weighting import Missing
+from pflego.federation.draws import Participation
 from pflego.federation.remote import NotHereError
 from pflego.files import read_tensors
 from pflego.weights import Weights
@@ -42,7 +44,12 @@ METHODS: dict[str, dict[str, float | int | str | bool]] = {
 
 
 def here(
-    method: str, *, classes: bool = True, participation: int = 3, objective: str | None = None
+    method: str,
+    *,
+    classes: bool = True,
+    participation: Participation | int = 3,
+    objective: str | None = None,
+    missing: Missing = "zero",
 ) -> pflego.Run:
     """The same in one process."""
     own = {**METHODS[method], "steps": CONFIG["steps"]}
@@ -53,6 +60,7 @@ def here(
         rounds=4,
         participation=participation,
         objective=objective,
+        missing=missing,
         seed=5,
         evaluate_every=2,
         device="cpu",
@@ -152,3 +160,14 @@ def test_an_objective_is_the_same_on_flower(objective: str, tmp_path: Path) -> N
     for id in NAMES:
         assert_close(state(tmp_path, id), theirs.states[id])
     assert abs(theirs.shared["1.weight"] - here("pflego").shared["1.weight"]).max() > 1e-4
+
+
+def test_chances_of_their_own_are_the_same_on_flower(tmp_path: Path) -> None:
+    chances = {name: 0.4 + 0.1 * place for place, name in enumerate(NAMES)}
+    process = pflego.Independent(chances)
+    folder = tmp_path / "server"
+    ours = train(sites(tmp_path), folder, algorithm="pflego", participation=str(process), missing="inverse")
+    theirs = here("pflego", participation=process, missing="inverse")
+    assert [ours.participants(t) for t in range(1, 5)] == [theirs.participants(t) for t in range(1, 5)]
+    assert_close(ours.shared, theirs.shared)
+    assert_same_history(ours, theirs)
