@@ -7,7 +7,7 @@
     server          theta_{t+1} = theta_t + sum_i N_i (theta_i - theta_t) / sum_i N_i
 
 theta does not move in the first phase, so one forward pass serves all its steps. s is `body_steps`; both phases may
-have momentum, each its own.
+have momentum, each its own. Parts of the backbone that are personal learn in the second phase.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class FedRep(FedPer):
         s, how many of the tau steps, or of the epochs, train the backbone; those before train the head.
     """
 
+    abilities = frozenset({"personal parts"})
+
     body_steps: Whole = 5
 
     def __post_init__(self) -> None:
@@ -42,4 +44,4 @@ class FedRep(FedPer):
         """Train the head on cached features, then the backbone, as in a round."""
         weights = {**shared, **state}
         weights |= self.head_steps(problem, weights, self.duration - self.body_steps)
-        return self.descend(problem, weights, duration=self.body_steps, only=list(shared))
+        return self.descend(problem, weights, duration=self.body_steps, only=problem.model.names)

@@ -119,6 +119,8 @@ class LocalSteps(Algorithm):
             beta, if it is not `client_lr`.
         only
             The weights that move; all of them, if it is None.
+        anchor
+            What they are pulled to; those that it has not are not pulled.
         on_features
             A loss of the features that is added.
         draw
@@ -145,6 +147,15 @@ class LocalSteps(Algorithm):
             batches,
             rule,
         )
+
+    def welcome(
+        self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
+    ) -> Weights:
+        """Fit a newcomer's head to the shared backbone; parts of the backbone that are personal take steps with it."""
+        if not problem.model.personal_names or not state:
+            return super().welcome(shared, state, problem, steps=steps)
+        fitted = self.descend(problem, {**shared, **state}, duration=steps, only=list(state))
+        return {name: fitted[name] for name in state}
 
     def rate_of(
         self,
@@ -206,7 +217,9 @@ def take_steps(
     """Take a step for each batch in the weights that move; the others stay."""
     weights = {**weights, **{name: weights[name].clone() for name in moving}}
     places = [weights[name] for name in moving]
-    anchors = [rule.anchor[name] for name in moving] if rule.anchor is not None and rule.mu else None
+    goals = rule.anchor if rule.anchor is not None and rule.mu else {}
+    pulled = [place for place, name in enumerate(moving) if name in goals]
+    anchors, held = [goals[moving[k]] for k in pulled], [places[k] for k in pulled]
     slopes = [rule.slope[name] for name in moving] if rule.slope is not None else None
     velocity: Tensors = []
     for batch in batches:
@@ -214,8 +227,11 @@ def take_steps(
         move: Tensors = [found[name] for name in moving]
         if rule.weight_decay:
             move = torch._foreach_add(move, places, alpha=rule.weight_decay)
-        if anchors is not None:
-            move = torch._foreach_add(move, torch._foreach_sub(places, anchors), alpha=rule.mu)
+        if anchors:
+            pulls = torch._foreach_sub(held, anchors)
+            drawn = torch._foreach_add([move[k] for k in pulled], pulls, alpha=rule.mu)
+            back = dict(zip(pulled, drawn, strict=True))
+            move = [back.get(place, one) for place, one in enumerate(move)]
         if slopes is not None:
             move = torch._foreach_add(move, slopes)
         if rule.momentum:

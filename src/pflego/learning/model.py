@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from pflego.codec import digest
 from pflego.errors import ModelError
 from pflego.learning.gram import Opening
-from pflego.learning.heads import Head, LinearHead, ModuleHead, is_head
+from pflego.learning.heads import HEAD, Head, LinearHead, ModuleHead, is_head
+from pflego.learning.parts import part_names, resolve
 from pflego.learning.stateless import Stateless
 from pflego.weights import Weights, master_dtype
 
@@ -37,10 +39,16 @@ class Model:
     head
         A function (features, outputs) -> nn.Module that makes a head. Without it heads are linear, one tensor
         W, (K, M + 1), with steps in closed form.
+    personal
+        Parts of the backbone that stay with each client, beside its head: names of parameters or modules, or the
+        beginnings of dotted names, in a list or a text with commas. "head" keeps a head at home that a method would
+        share. They start alike everywhere.
 
     A backbone of half precision (float16, bfloat16) computes in it; weights are kept, sent and trained in float32.
 
     >>> Model(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU()), features=32).names
+    ('1.weight', '1.bias')
+    >>> Model(nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32)), features=32, personal=["1"]).personal_names
     ('1.weight', '1.bias')
     """
 
@@ -50,6 +58,7 @@ class Model:
         features: int,
         *,
         head: Callable[[int, int], nn.Module] | None = None,
+        personal: str | Sequence[str] | None = None,
         source: Mapping[str, object] | None = None,
     ) -> None:
         if not isinstance(backbone, nn.Module):
@@ -62,11 +71,15 @@ class Model:
         self._make_head = head
         self._heads: dict[int, Head] = {}
         self._lock = threading.Lock()
-        self.source = dict(source or {"model": type(backbone).__name__})
+        parts = part_names(personal)
+        kept = {"personal": ", ".join(parts)} if parts else {}
+        self.source = {**(source or {"model": type(backbone).__name__}), **kept}
         self.sizes = {name: p.numel() for name, p in backbone.named_parameters() if p.requires_grad}
         self.names = tuple(self.sizes)
         if clash := [name for name in self.names if is_head(name)]:
             raise ModelError(f"the backbone's parameter {clash[0]!r} is called like a head's: rename it")
+        self.personal_names = resolve(parts, self.names)  # of theta, what stays with each client
+        self.personal_head = HEAD in parts  # whether a method's common head does, too
         convolutions = [m for m in backbone.modules() if isinstance(m, nn.Conv2d)]
         self._channels = convolutions[0].in_channels if convolutions else None
         self.slice = _SLICE if convolutions else None  # how many samples at a time are fastest; None: all
@@ -82,7 +95,12 @@ class Model:
 
     def __reduce__(self) -> tuple[Callable[[nn.Module, int], Model], tuple[nn.Module, int]]:
         """Made again where it is sent: locks and what belongs to threads cannot be."""
-        return partial(Model, head=self._make_head, source=self.source), (self.backbone, self.features)
+        return partial(Model, **self._options), (self.backbone, self.features)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """How it was made, but for the backbone and its features."""
+        return {"head": self._make_head, "personal": self.source.get("personal"), "source": self.source}
 
     @cached_property
     def opening(self) -> Opening | None:
@@ -94,6 +112,19 @@ class Model:
         """Copy theta as it is now."""
         parameters = dict(self.backbone.named_parameters())
         return {name: parameters[name].detach().to(self.weight_dtype, copy=True) for name in self.names}
+
+    def shared_weights(self) -> Weights:
+        """Copy what of theta is everybody's, as it is now."""
+        return {name: w for name, w in self.weights().items() if name not in self.personal_names}
+
+    def personal_weights(self) -> Weights:
+        """Copy what of theta is each client's own, as it is now."""
+        return self.personal_part(self.weights())
+
+    def personal_part(self, weights: Weights) -> Weights:
+        """Take what is each client's own because it was named so, a head only if that was."""
+        own, head = self.personal_names, self.personal_head
+        return {name: w for name, w in weights.items() if name in own or (head and is_head(name))}
 
     def head(self, outputs: int) -> Head:
         """Give the head for a number of outputs."""
@@ -112,7 +143,7 @@ class Model:
         if all(tensor.device == device for tensor in [*self.backbone.parameters(), *self.backbone.buffers()]):
             return self
         moved = copy.deepcopy(self.backbone).to(device)
-        return Model(moved, self.features, head=self._make_head, source=self.source)
+        return Model(moved, self.features, **self._options)
 
     def prepare(self, x: Tensor, device: torch.device | None = None) -> Tensor:
         """Turn stored inputs into what the backbone takes: bytes become [0, 1], floats the model's own type.
@@ -203,9 +234,11 @@ class Model:
     def fingerprint(self) -> str:
         """Digest names, shapes and present values of theta, frozen parameters and buffers, and which of them are theta.
 
-        It tells one starting point from another.
+        It tells one starting point from another, and one division into shared and personal weights from another.
         """
-        return digest({**self.constants, **self.weights()}, facts=" ".join(self.names))
+        kept = [*self.personal_names, *([HEAD] if self.personal_head else [])]
+        facts = " ".join([*self.names, *(["| personal", *kept] if kept else [])])
+        return digest({**self.constants, **self.weights()}, facts=facts)
 
     def personal(self, weights: Weights, outputs: int, classes: Tensor) -> PersonalModel:
         """Build the module a client takes home: backbone and head with these weights."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from pflego.declaration import load_object
+from pflego.declaration import InPython, load_object
 from pflego.errors import ModelError, unknown
 from pflego.learning.model import Model
 from pflego.models.cifar_cnn import cifar_cnn
@@ -35,11 +36,29 @@ def usual(data: str) -> str:
     return _USUAL.get(data, "mlp")
 
 
-def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
+def build(
+    name: str,
+    shape: Sequence[int],
+    *,
+    seed: Annotated[int, InPython] = 0,
+    personal: str | Sequence[str] | None = None,
+) -> Model:
     """Build a named model for samples of a shape, its first weights a function of the seed.
 
     A name `module:function` is that of a function that gives a backbone, from the shape of a sample if it asks for
     one; the module is looked for in the working folder too.
+
+    Parameters
+    ----------
+    name
+        One of BACKBONES, or module:function.
+    shape
+        That of a sample.
+    seed
+        Decides the first weights.
+    personal
+        Parts of the backbone that stay with each client, beside its head: names of parameters or modules, or the
+        beginnings of dotted names. "head" keeps a head at home that a method would share.
 
     >>> build("mlp", (64,), seed=1).features
     200
@@ -52,7 +71,7 @@ def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
     with torch.random.fork_rng():
         torch.manual_seed(entropy(seed, "backbone") >> 64)
         backbone, features = make(shape)
-    return Model(backbone, features, source={"model": name, "model_seed": seed})
+    return Model(backbone, features, personal=personal, source={"model": name, "model_seed": seed})
 
 
 def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]:

@@ -167,6 +167,7 @@ def train(
         evaluate_adapted=evaluate_adapted,
     )
     plan.participation.check(len(federation))
+    algorithm.check_model(model)
     place = devices.resolve(device, model.dtype)
     if (inputs := federation.some_inputs(_CHECK_SAMPLES)) is not None:
         model.check(inputs)
