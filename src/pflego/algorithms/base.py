@@ -29,8 +29,9 @@ from pflego.weights import Weights, plus
 # what a client's model is: the shared one; that one, fine-tuned; a shared part and a part of its own; an own model near
 # the shared one, or mixed with it; one made of those of clients like it; or its own alone
 Family: TypeAlias = Literal["one model", "fine-tuned", "split", "mixed", "similar", "alone", "other"]
-# what a model may ask of a method beyond the usual: that named parts of the backbone stay with each client
-Ability: TypeAlias = Literal["personal parts"]
+# what a model may ask of a method beyond the usual: that named parts of the backbone stay with each client, and that
+# local steps go through it in training mode
+Ability: TypeAlias = Literal["personal parts", "training mode"]
 _WORK = {
     "init_shared",
     "init_state",
@@ -158,11 +159,24 @@ class Algorithm(ABC):
 
     def check_model(self, model: Model) -> None:
         """Refuse a model that asks for what the method cannot do."""
+        if model.live and "training mode" not in abilities(self):
+            name, layer = next(iter(model.live.items()))
+            out = (
+                f"norm='frozen' (weights may still be personal: personal={name!r}) or norm='group'"
+                if name in model.batch_norms
+                else "backbone.eval() before Model(...)"
+            )
+            raise ModelError(
+                f"the backbone's {type(layer).__name__} ({name}) is in training mode, where it does something else "
+                f"than in evaluation, and {self.name} has no rule for that: its features must depend on the weights "
+                f"and the sample alone. The way out: {out}, or a method of local steps such as fedavg, fedper or ditto"
+            )
         if (model.personal_names or model.personal_head) and "personal parts" not in abilities(self):
+            kept = ", ".join([*model.personal_names, *(["head"] if model.personal_head else [])])
             able = "pflego, fedavg, fedprox, fedper, fedrep, fedbabu, ditto and local"
             raise ModelError(
-                f"{self.name} has no rule for personal parts of a model (personal={model.source['personal']!r}): leave "
-                f"them out, or take a method that has, such as {able}"
+                f"{self.name} has no rule for personal parts of a model ({kept}): leave them out, or take a method "
+                f"that has, such as {able}"
             )
 
     def warn(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:

@@ -32,7 +32,7 @@ class Ditto(FedAvg):
         beta_g, the rate of the global model's steps; client_lr if not given.
     """
 
-    abilities = frozenset({"personal parts"})
+    abilities = frozenset({"personal parts", "training mode"})
 
     mu: Strength = 0.25
     global_lr: AutoRate | None = None

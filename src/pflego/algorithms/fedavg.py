@@ -41,7 +41,7 @@ class FedAvg(LocalSteps):
         What they move: the whole model, or the head alone, on the features of one forward pass.
     """
 
-    abilities = frozenset({"personal parts"})
+    abilities = frozenset({"personal parts", "training mode"})
 
     labels: Literal["local", "global"] = "global"
     fine_tune: Count = 0

@@ -34,7 +34,7 @@ class FedBabu(FedAvg):
         How the one head is drawn: orthonormal rows, or as for every method.
     """
 
-    abilities = frozenset({"personal parts"})
+    abilities = frozenset({"personal parts", "training mode"})
 
     momentum: NotNegative = 0.9
     head_init: HeadInit | None = "orthonormal"
@@ -47,6 +47,6 @@ class FedBabu(FedAvg):
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau steps on the backbone, as in a round."""
-        theta = problem.model.names
-        weights = self.descend(problem, {**shared, **problem.model.personal_part(state)}, only=theta)
-        return {name: weights[name] for name in theta}
+        model = problem.model
+        weights = self.descend(problem, {**shared, **model.personal_part(state)}, only=model.names)
+        return {name: weights[name] for name in (*model.names, *model.statistics)}

@@ -22,7 +22,7 @@ from pflego.weights import Weights, minus
 class FedPer(LocalSteps):
     """A shared backbone, averaged, and personal heads, trained jointly."""
 
-    abilities = frozenset({"personal parts"})
+    abilities = frozenset({"personal parts", "training mode"})
 
     @property
     def family(self) -> Family:

@@ -25,7 +25,7 @@ class FedProx(FedAvg):
         The strength of the pull to the shared model. 0 is FedAvg.
     """
 
-    abilities = frozenset({"personal parts"})
+    abilities = frozenset({"personal parts", "training mode"})
 
     mu: Strength = 0.25
 

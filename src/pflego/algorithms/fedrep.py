@@ -30,7 +30,7 @@ class FedRep(FedPer):
         s, how many of the tau steps, or of the epochs, train the backbone; those before train the head.
     """
 
-    abilities = frozenset({"personal parts"})
+    abilities = frozenset({"personal parts", "training mode"})
 
     body_steps: Whole = 5
 

@@ -20,7 +20,7 @@ from pflego.weights import Weights
 class Local(LocalSteps):
     """Each client alone."""
 
-    abilities = frozenset({"personal parts"})
+    abilities = frozenset({"personal parts", "training mode"})
 
     @property
     def family(self) -> Family:

@@ -10,6 +10,9 @@ holds wherever the head goes, and the largest curvature of l_i in all the weight
 together, where the steps begin. The second alone would not do: it vanishes where a client's samples are fitted, and
 there would be no end to the rate. Mini-batches are less smooth than their mean: L is then the expected smoothness of
 theory.py.
+
+In these steps a backbone is in training mode, where it has one: dropout is at work, batch norm takes each batch's
+statistics and moves the running ones. Steps on the head alone see the features of evaluation mode.
 """
 
 from __future__ import annotations
@@ -129,7 +132,9 @@ class LocalSteps(Algorithm):
         steps = self.steps_of(problem, self.duration if duration is None else duration)
         if not steps:
             return weights
-        moving = list(weights) if only is None else list(only)
+        model = problem.model
+        still = {*model.statistics}  # what moves them is no gradient
+        moving = [name for name in (weights if only is None else only) if name not in still]
         rate = self.rate_of(problem, weights, moving, mu, rate)
         whole = self.batch_size is None and not self.weight_decay and slope is None and on_features is None
         if whole and (span := Span.of(problem, weights, steps=steps, moving=moving, anchor=anchor)):
@@ -140,9 +145,10 @@ class LocalSteps(Algorithm):
             return span.leave(ended)
         rule = Rule(rate, self.momentum, self.weight_decay, anchor, mu, slope)
         batches = problem.batches(self.batch_size, steps, draw)
+        masks = problem.generator(f"dropout, {draw}") if model.live else None
         return take_steps(
-            lambda w, batch: problem.gradient(w, batch, on_features=on_features),
-            weights,
+            lambda w, batch: problem.gradient(w, batch, on_features=on_features, masks=masks),
+            model.with_own_statistics(weights),
             moving,
             batches,
             rule,
@@ -243,7 +249,7 @@ def take_steps(
 
 def _smoothness(problem: Problem, weights: Weights, moving: Sequence[str], batch_size: int | None) -> float:
     """L of the loss in the weights that move: the head's, or the curvature of all of them here if that is more."""
-    features = problem.features(weights)
+    features = problem.features_in_steps(weights)
     constant = problem.head_smoothness(weights, features)
     ratio = _roughness(problem, features, constant, batch_size)
     # in one order, however the weights were kept: the power method starts at random

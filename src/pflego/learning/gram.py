@@ -97,7 +97,8 @@ class Span:
         anchor: Weights | None,
     ) -> Span | None:
         """Give a problem's span where that is asked for, possible and cheaper."""
-        opening = problem.model.opening if problem.streaming.speedup == "gram" else None
+        asked = problem.streaming.speedup == "gram" and not problem.model.live
+        opening = problem.model.opening if asked else None
         whole = problem.slice is None or problem.slice >= problem.samples
         if opening is None or not whole or opening.weight not in moving:
             return None

@@ -1,4 +1,7 @@
-"""Parts of a backbone by name: of a parameter, of a module, or the beginning of a dotted name."""
+"""Parts of a backbone by name: of a parameter, of a module, or the beginning of a dotted name.
+
+A module's name may stand anywhere in a dotted one; a number, as nn.Sequential gives it, only at the beginning.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def belongs(name: str, part: str) -> bool:
     >>> belongs("body.norm.weight", "norm"), belongs("body.norm.weight", "body.norm"), belongs("body.0.bias", "bod")
     (True, True, False)
     """
-    return name == part or name.startswith(f"{part}.") or part in name.split(".")
+    return name == part or name.startswith(f"{part}.") or (not part.isdigit() and part in name.split("."))
 
 
 def resolve(parts: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:

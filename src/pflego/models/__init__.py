@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pflego.declaration import InPython, load_object
 from pflego.errors import ModelError, unknown
 from pflego.learning.model import Model
+from pflego.learning.modes import Norm, with_group_norm
 from pflego.models.cifar_cnn import cifar_cnn
 from pflego.models.mlp import mlp
 from pflego.models.omniglot_conv4 import omniglot_conv4
@@ -42,6 +43,7 @@ def build(
     *,
     seed: Annotated[int, InPython] = 0,
     personal: str | Sequence[str] | None = None,
+    norm: Norm | None = None,
 ) -> Model:
     """Build a named model for samples of a shape, its first weights a function of the seed.
 
@@ -59,6 +61,9 @@ def build(
     personal
         Parts of the backbone that stay with each client, beside its head: names of parameters or modules, or the
         beginnings of dotted names. "head" keeps a head at home that a method would share.
+    norm
+        What becomes of batch norm: statistics are frozen, averaged with the weights, or personal, as its weights are
+        then; or group, GroupNorm in its place. If not given, frozen, for layers in evaluation mode.
 
     >>> build("mlp", (64,), seed=1).features
     200
@@ -71,7 +76,8 @@ def build(
     with torch.random.fork_rng():
         torch.manual_seed(entropy(seed, "backbone") >> 64)
         backbone, features = make(shape)
-    return Model(backbone, features, personal=personal, source={"model": name, "model_seed": seed})
+    source = {"model": name, "model_seed": seed}
+    return Model(backbone, features, personal=personal, norm=norm, source=source)
 
 
 def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]:
@@ -85,11 +91,15 @@ def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]
         if not isinstance(backbone, nn.Module):
             raise ModelError(f"{name} must give a torch.nn.Module, not {type(backbone).__name__}")
         first = next(backbone.parameters(), torch.empty(0))
+        training = [module for module in backbone.modules() if module.training]
+        backbone.eval()  # so that a try moves no statistics
         with torch.no_grad():
             features = _attempt(
                 f"{name} cannot take samples of shape {tuple(shape)}",
                 lambda: backbone(torch.zeros(2, *shape, dtype=first.dtype)),
             )
+        for module in training:
+            module.training = True
         if not isinstance(features, Tensor) or features.dim() != 2:
             found = tuple(features.shape) if isinstance(features, Tensor) else f"a {type(features).__name__}"
             raise ModelError(f"{name} must map a batch to (samples, features), not to {found}")
@@ -114,4 +124,4 @@ def _attempt(what: str, action: Callable[[], object]) -> object:
         raise ModelError(f"{what}: {reason}") from error
 
 
-__all__ = ["BACKBONES", "build", "cifar_cnn", "mlp", "omniglot_conv4", "usual"]
+__all__ = ["BACKBONES", "build", "cifar_cnn", "mlp", "omniglot_conv4", "usual", "with_group_norm"]
