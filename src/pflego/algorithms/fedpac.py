@@ -138,9 +138,7 @@ class FedPAC(FedRep):
         duration = self.duration - self.body
         weights |= self.head_steps(problem, weights, duration, rate=self.head_lr, features=features)
         pull = class_means.pull(shared, problem, self.mu)
-        return self.descend(
-            problem, weights, duration=self.body, only=problem.model.names, on_features=pull
-        )
+        return self.descend(problem, weights, duration=self.body, only=problem.model.names, on_features=pull)
 
     def _first_head(self, model: Model, outputs: int, seed: int) -> Weights:
         generator, head = torch_generator(seed, "common head"), model.head(outputs)
