@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -47,7 +47,7 @@ class Result:
 
 
 def contenders(
-    passes: list[int], rival_steps: list[int], rates: list[float]
+    passes: list[int], local_rates: list[float | Literal["auto"]], rival_steps: list[int], rates: list[float]
 ) -> dict[tuple[str, float | None], Algorithm]:
     """Name every method that is tried, and its rate."""
     found: dict[tuple[str, float | None], Algorithm] = {}
@@ -55,13 +55,11 @@ def contenders(
         if k == 1:
             found["k = 1", None] = pflego.PFLEGO(common_head=True)
             continue
-        steps = HEAD_STEPS + 1
-        found[f"k = {k}, mean", None] = pflego.PFLEGO(
-            common_head=True, steps=steps, passes=k, server_optimizer="sgd", server_lr=1.0
-        )
-        found[f"k = {k}, Adam", None] = pflego.PFLEGO(
-            common_head=True, steps=steps, passes=k, server_lr=ADAM_RATE
-        )
+        for local in local_rates:
+            several = pflego.PFLEGO(common_head=True, steps=HEAD_STEPS + 1, passes=k, local_lr=local)
+            words = "" if local == "auto" else f", local rate {local:g}"
+            found[f"k = {k}, mean{words}", None] = replace(several, server_optimizer="sgd", server_lr=1.0)
+            found[f"k = {k}, Adam{words}", None] = replace(several, server_lr=ADAM_RATE)
     for steps in rival_steps:
         for rate in rates:
             found[f"FedAvg, {steps} steps", rate] = pflego.FedAvg(steps=steps, client_lr=rate)
@@ -148,7 +146,7 @@ def picture(results: list[Result], path: Path) -> None:
 
 def _is_drawn(method: str) -> bool:
     """Leave out of the picture what would only fill it: of the server's rules the mean."""
-    return not method.endswith("mean")
+    return "mean" not in method
 
 
 def main() -> None:
@@ -162,6 +160,7 @@ def main() -> None:
     parser.add_argument("--degrees", default="2,5,10", help="classes per client")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--passes", default="1,2,5,10,20")
+    parser.add_argument("--local-rates", default="auto", help="of the joint steps at home, auto or numbers")
     parser.add_argument("--rival-steps", default="10,50")
     parser.add_argument("--rates", default="0.1,0.3,1", help="of the rivals' steps")
     parser.add_argument("--seed", type=int, default=1)
@@ -172,6 +171,9 @@ def main() -> None:
         for text in (given.passes, given.rival_steps, given.degrees)
     )
     rates = [float(word) for word in given.rates.split(",")]
+    local_rates: list[float | Literal["auto"]] = [
+        "auto" if word == "auto" else float(word) for word in given.local_rates.split(",")
+    ]
     settings = {name: getattr(given, name) for name in ("data", "clients", "participation", "rounds", "seed")}
     results: list[Result] = []
     if given.out.exists():
@@ -184,7 +186,7 @@ def main() -> None:
             given.data, clients=given.clients, classes_per_client=degree, seed=given.seed
         )
         model = pflego.models.build("mlp", tuple(federation[0].x_train.shape[1:]), seed=given.seed)
-        for (name, rate), algorithm in contenders(passes, steps, rates).items():
+        for (name, rate), algorithm in contenders(passes, local_rates, steps, rates).items():
             if (degree, name, rate) in {result.key for result in results}:
                 continue
             with warnings.catch_warnings():
