@@ -14,28 +14,22 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Literal
+from typing import Any
 
 import pflego
 from pflego.report.plots import Curve, Panel, draw
 
 DEGREES = {"high": 2, "medium": 5, "none": 10}
-START: Literal["zeros"] = "zeros"  # of W_0, as in all of these but the last
+_ZERO: dict[str, Any] = {"common_head": True, "head_init": "zeros"}
 SETTINGS = {
     "plain": pflego.PFLEGO(),
-    "common": pflego.PFLEGO(common_head=True, head_init=START),  # server_lr=0.002, head_decay=0.1
-    "common, rate 0.001, no decay": pflego.PFLEGO(
-        common_head=True, server_lr=0.001, head_decay=0.0, head_init=START
-    ),
-    "common, rate 0.002, no decay": pflego.PFLEGO(
-        common_head=True, server_lr=0.002, head_decay=0.0, head_init=START
-    ),
-    "common, rate 0.003, no decay": pflego.PFLEGO(
-        common_head=True, server_lr=0.003, head_decay=0.0, head_init=START
-    ),
-    "common, decay 0.01": pflego.PFLEGO(common_head=True, head_decay=0.01, head_init=START),
-    "common, decay 1": pflego.PFLEGO(common_head=True, head_decay=1.0, head_init=START),
-    "common, centred": pflego.PFLEGO(common_head=True),
+    "common": pflego.PFLEGO(common_head=True),  # server_lr=0.002, head_decay=0.1, W_0 centred
+    "common, from zero": pflego.PFLEGO(**_ZERO),
+    "common, from zero, rate 0.001, no decay": pflego.PFLEGO(**_ZERO, server_lr=0.001, head_decay=0.0),
+    "common, from zero, rate 0.002, no decay": pflego.PFLEGO(**_ZERO, server_lr=0.002, head_decay=0.0),
+    "common, from zero, rate 0.003, no decay": pflego.PFLEGO(**_ZERO, server_lr=0.003, head_decay=0.0),
+    "common, from zero, decay 0.01": pflego.PFLEGO(**_ZERO, head_decay=0.01),
+    "common, from zero, decay 1": pflego.PFLEGO(**_ZERO, head_decay=1.0),
 }
 LAST = 10  # a figure is the mean over the last ten rounds, as in the paper
 
@@ -141,7 +135,7 @@ def main() -> None:
     picture(first, arguments.out.with_suffix(".png"))
     print(
         "All seeds\n",
-        table([result for result in ordered if result.setting in ("plain", "common")]),
+        table([result for result in ordered if result.setting in ("plain", "common", "common, from zero")]),
         sep="\n",
     )
     print(f"\nSeed {ordered[0].seed}\n", table(first), sep="\n")

@@ -1,13 +1,16 @@
 """Rounds, passes or bytes: which does a federation have least of? PFLEGO(passes=k) between the paper's step and FedAvg.
 
     python examples/passes.py --data digits --clients 20 --participation 5 --rounds 20
-    python examples/passes.py --data mnist --data-dir ... --degrees 2,5,10 --rounds 40 --out passes.json
+    PFLEGO_DATA=... python examples/passes.py --data mnist --rounds 40 --out docs/passes.json
 
-Trains k = 1, 2, 5, 10, 20 with a common head, and FedAvg, FedPer and FedRep with as many passes (--rival-steps), for
-every degree of personalisation. Prints, and writes as JSON, how far each had come after every tenth of the rounds: the
-accuracy of everyone, the passes that a participant made (forward and backward) and the bytes that went up.
+Trains k = 1, 2, 5, 10, 20 with a common head, and FedAvg, FedPer and FedRep with several numbers of steps, each at
+several rates, for every degree of personalisation. Keeps, as JSON, how far each had come after every tenth of the
+rounds: everyone's accuracy, the passes that a participant made (forward and backward) and the bytes that went up; and
+everyone's accuracy adapted, after the last round. What the file holds already is not trained again. Draws the frontier
+beside the file and prints the tables of docs/method.md; of a rival's rates the one that was best in the end, adapted,
+is shown.
 
-Of k > 1 both of the server's rules are tried: "mean" adds the mean of the clients' moves, "adam" is Adam on them.
+Of k > 1 both of the server's rules are tried: "mean" adds the mean of the clients' moves, "Adam" is Adam on them.
 """
 
 from __future__ import annotations
@@ -15,34 +18,56 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import pflego
 from pflego.algorithms.base import Algorithm
+from pflego.report.plots import Curve, Panel, draw
 
 HEAD_STEPS = 10  # of a pass, besides the joint one
+ADAM_RATE = 0.005
 
 
-def contenders(passes: list[int], rival_steps: list[int], rate: float) -> dict[str, Algorithm]:
-    """Name every method that is tried."""
-    found: dict[str, Algorithm] = {}
+@dataclass(frozen=True)
+class Result:
+    """How far one contender came."""
+
+    degree: int  # classes per client
+    method: str
+    rate: float | None  # of a rival's steps
+    everyone_adapted: float
+    points: list[dict[str, float]]
+
+    @property
+    def key(self) -> tuple[int, str, float | None]:
+        """What is not trained twice."""
+        return self.degree, self.method, self.rate
+
+
+def contenders(
+    passes: list[int], rival_steps: list[int], rates: list[float]
+) -> dict[tuple[str, float | None], Algorithm]:
+    """Name every method that is tried, and its rate."""
+    found: dict[tuple[str, float | None], Algorithm] = {}
     for k in passes:
         if k == 1:
-            found["k = 1"] = pflego.PFLEGO(common_head=True)
+            found["k = 1", None] = pflego.PFLEGO(common_head=True)
             continue
-        found[f"k = {k}, mean"] = pflego.PFLEGO(
-            common_head=True, steps=HEAD_STEPS + 1, passes=k, server_optimizer="sgd", server_lr=1.0
+        steps = HEAD_STEPS + 1
+        found[f"k = {k}, mean", None] = pflego.PFLEGO(
+            common_head=True, steps=steps, passes=k, server_optimizer="sgd", server_lr=1.0
         )
-        found[f"k = {k}, adam"] = pflego.PFLEGO(
-            common_head=True, steps=HEAD_STEPS + 1, passes=k, server_lr=0.005
+        found[f"k = {k}, Adam", None] = pflego.PFLEGO(
+            common_head=True, steps=steps, passes=k, server_lr=ADAM_RATE
         )
     for steps in rival_steps:
-        found[f"FedAvg, {steps} steps"] = pflego.FedAvg(
-            steps=steps, client_lr=rate, labels="global", head_init="centred"
-        )
-        found[f"FedPer, {steps} steps"] = pflego.FedPer(steps=steps, client_lr=rate, head_init="centred")
-        if steps > 5:  # the last five train the backbone
-            found[f"FedRep, {steps} steps"] = pflego.FedRep(steps=steps, client_lr=rate, head_init="centred")
+        for rate in rates:
+            found[f"FedAvg, {steps} steps", rate] = pflego.FedAvg(steps=steps, client_lr=rate)
+            found[f"FedPer, {steps} steps", rate] = pflego.FedPer(steps=steps, client_lr=rate)
+            if steps > 5:  # the last five train the backbone
+                found[f"FedRep, {steps} steps", rate] = pflego.FedRep(steps=steps, client_lr=rate)
     return found
 
 
@@ -59,34 +84,109 @@ def follow(run: pflego.Run) -> list[dict[str, float]]:
     return points
 
 
+def adapted(run: pflego.Run) -> float:
+    """Compute everyone's accuracy over all test samples after the local steps of a participant, in per cent."""
+    rows = run.evaluate(adapt=True)
+    samples = sum(row["samples"] for row in rows)
+    right = sum(row["samples"] * (row["accuracy"] or 0) for row in rows)
+    return round(100 * right / samples, 2)
+
+
+def shown(results: list[Result]) -> dict[tuple[int, str], Result]:
+    """Choose for every method the rate with the best figure in the end."""
+    best: dict[tuple[int, str], Result] = {}
+    for result in results:
+        place = result.degree, result.method
+        if place not in best or result.everyone_adapted > best[place].everyone_adapted:
+            best[place] = result
+    return best
+
+
+def table(results: list[Result]) -> str:
+    """Print everyone / everyone adapted after the last round, and in brackets passes and rate."""
+    best = shown(results)
+    degrees = sorted({result.degree for result in results})
+    lines = ["| | " + " | ".join(f"{degree} classes per client" for degree in degrees) + " |"]
+    lines.append("| --- " * (1 + len(degrees)) + "|")
+    for method in dict.fromkeys(result.method for result in results):
+        words = []
+        for degree in degrees:
+            if (result := best.get((degree, method))) is None:
+                words.append("–")
+                continue
+            last = result.points[-1]
+            rate = "" if result.rate is None else f", rate {result.rate:g}"
+            words.append(
+                f"{last['everyone']:.2f} / {result.everyone_adapted:.2f} ({last['passes']:.0f}{rate})"
+            )
+        lines.append(f"| {method} | " + " | ".join(words) + " |")
+    return "\n".join(lines)
+
+
+def picture(results: list[Result], path: Path) -> None:
+    """Draw everyone's accuracy against rounds, passes and bytes, one row of panels per degree."""
+    best = shown(results)
+    panels = []
+    for degree in sorted({result.degree for result in results}):
+        own = [result for (held, _), result in best.items() if held == degree and _is_drawn(result.method)]
+        floor = max(0.0, max(result.points[-1]["everyone"] for result in own) - 15)
+        for unit, word, each in (("round", "rounds", 1), ("passes", "passes", 1), ("bytes", "MB up", 1e6)):
+            curves = [
+                Curve(
+                    result.method,
+                    [point[unit] / each for point in result.points],
+                    [point["everyone"] for point in result.points],
+                    "-" if result.method.startswith("k") else "--",
+                )
+                for result in own
+            ]
+            scale: Literal["linear", "log x"] = "log x" if unit == "passes" else "linear"
+            title = f"{degree} classes per client"
+            panels.append(Panel(title, curves, word, "everyone, %", scale, lowest=floor))
+    draw(panels, path)
+
+
+def _is_drawn(method: str) -> bool:
+    """Leave out of the picture what would only fill it: of the server's rules the mean."""
+    return not method.endswith("mean")
+
+
 def main() -> None:
-    """Train all of them and say how far they came."""
+    """Train what is not known yet; keep, draw and print what there is."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", default="digits")
-    parser.add_argument("--data-dir", default=None)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--participation", type=int, default=20)
     parser.add_argument("--degrees", default="2,5,10", help="classes per client")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--passes", default="1,2,5,10,20")
-    parser.add_argument("--rival-steps", default="10,20")
-    parser.add_argument("--rate", type=float, default=0.1, help="of the rivals' steps")
+    parser.add_argument("--rival-steps", default="10,50")
+    parser.add_argument("--rates", default="0.1,0.3,1", help="of the rivals' steps")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=Path("runs/passes.json"))
     given = parser.parse_args()
     passes, steps, degrees = (
-        [int(word) for word in text.split(",")] for text in (given.passes, given.rival_steps, given.degrees)
+        [int(word) for word in text.split(",") if word]
+        for text in (given.passes, given.rival_steps, given.degrees)
     )
-    where = {} if given.data_dir is None else {"data_dir": given.data_dir}
-    curves: dict[str, dict[str, list[dict[str, float]]]] = {}
+    rates = [float(word) for word in given.rates.split(",")]
+    settings = {name: getattr(given, name) for name in ("data", "clients", "participation", "rounds", "seed")}
+    results: list[Result] = []
+    if given.out.exists():
+        kept = json.loads(given.out.read_text())
+        if kept["settings"] != settings:
+            parser.error(f"{given.out} holds results of {kept['settings']}: give another --out")
+        results = [Result(**row) for row in kept["results"]]
     for degree in degrees:
         federation = pflego.load(
-            given.data, clients=given.clients, classes_per_client=degree, seed=given.seed, **where
+            given.data, clients=given.clients, classes_per_client=degree, seed=given.seed
         )
         model = pflego.models.build("mlp", tuple(federation[0].x_train.shape[1:]), seed=given.seed)
-        for name, algorithm in contenders(passes, steps, given.rate).items():
+        for (name, rate), algorithm in contenders(passes, steps, rates).items():
+            if (degree, name, rate) in {result.key for result in results}:
+                continue
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 run = pflego.train(
@@ -97,17 +197,16 @@ def main() -> None:
                     participation=given.participation,
                     seed=given.seed,
                     evaluate_every=max(1, given.rounds // 10),
+                    speedup="gram" if rate else "none",
                     progress=False,
                 )
-            points = curves.setdefault(f"{degree} classes per client", {})[name] = follow(run)
-            last = points[-1]
-            print(
-                f"{degree:3} classes  {name:18} everyone {last['everyone']:6.2f}  "
-                f"passes {last['passes']:6.0f}  megabytes up {last['bytes'] / 1e6:8.1f}",
-                flush=True,
-            )
-    if given.out is not None:
-        given.out.write_text(json.dumps(curves, indent=1))
+            results.append(Result(degree, name, rate, adapted(run), follow(run)))
+            rows = ",\n".join(json.dumps(asdict(result)) for result in results)
+            given.out.parent.mkdir(parents=True, exist_ok=True)
+            given.out.write_text(f'{{"settings": {json.dumps(settings)}, "results": [\n{rows}\n]}}\n')
+            print(degree, name, rate or "", results[-1].points[-1], results[-1].everyone_adapted, flush=True)
+    picture(results, given.out.with_suffix(".png"))
+    print(table(results))
 
 
 if __name__ == "__main__":

@@ -185,3 +185,13 @@ def test_what_a_killed_process_left_half_written_is_removed_and_nothing_else(tmp
     remove_drafts(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "file", "own.part"]
     remove_drafts(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("path", [Path(), Path("/"), Path("..")])
+def test_what_has_no_name_cannot_be_written(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FolderError, match="cannot write"):
+        write_atomically(path, b"x")
+    assert list(tmp_path.iterdir()) == []

@@ -28,16 +28,27 @@ if TYPE_CHECKING:
     from pflego.algorithms.fedala import FedALA as FedALA
     from pflego.algorithms.fedavg import FedAvg as FedAvg
     from pflego.algorithms.fedbabu import FedBabu as FedBabu
+    from pflego.algorithms.feddane import FedDane as FedDane
+    from pflego.algorithms.feddbe import FedDBE as FedDBE
     from pflego.algorithms.feddyn import FedDyn as FedDyn
+    from pflego.algorithms.fednova import FedNova as FedNova
+    from pflego.algorithms.fedopt import FedOpt as FedOpt
+    from pflego.algorithms.fedpac import FedPAC as FedPAC
     from pflego.algorithms.fedper import FedPer as FedPer
+    from pflego.algorithms.fedproto import FedProto as FedProto
     from pflego.algorithms.fedprox import FedProx as FedProx
     from pflego.algorithms.fedrecon import FedRecon as FedRecon
     from pflego.algorithms.fedrep import FedRep as FedRep
     from pflego.algorithms.fedrod import FedRoD as FedRoD
+    from pflego.algorithms.fedsgd import FedSGD as FedSGD
     from pflego.algorithms.lgfedavg import LGFedAvg as LGFedAvg
     from pflego.algorithms.local import Local as Local
+    from pflego.algorithms.moon import MOON as MOON
+    from pflego.algorithms.perfedavg import PerFedAvg as PerFedAvg
+    from pflego.algorithms.pfedme import PFedMe as PFedMe
     from pflego.algorithms.pflego import PFLEGO as PFLEGO
     from pflego.algorithms.scaffold import Scaffold as Scaffold
+    from pflego.algorithms.uga import UGA as UGA
     from pflego.data import load as load
     from pflego.errors import DataError as DataError
     from pflego.errors import FolderError as FolderError
@@ -48,8 +59,15 @@ if TYPE_CHECKING:
     from pflego.errors import UserError as UserError
     from pflego.exchange import metrics as metrics
     from pflego.exchange.aggregation import Mean as Mean
-    from pflego.exchange.aggregation import Median as Median
     from pflego.exchange.metrics import Metric as Metric
+    from pflego.exchange.objective import Agnostic as Agnostic
+    from pflego.exchange.objective import CVaR as CVaR
+    from pflego.exchange.objective import QFair as QFair
+    from pflego.exchange.robust import GeometricMedian as GeometricMedian
+    from pflego.exchange.robust import Krum as Krum
+    from pflego.exchange.robust import Median as Median
+    from pflego.exchange.robust import NormBound as NormBound
+    from pflego.exchange.robust import TrimmedMean as TrimmedMean
     from pflego.exchange.round import Round as Round
     from pflego.exchange.round import Update as Update
     from pflego.exchange.transforms import Clip as Clip
@@ -58,14 +76,19 @@ if TYPE_CHECKING:
     from pflego.federation.participation import Binomial as Binomial
     from pflego.federation.participation import Everyone as Everyone
     from pflego.federation.participation import Fixed as Fixed
+    from pflego.federation.population import Population as Population
     from pflego.federation.roster import Client as Client
     from pflego.federation.roster import Federation as Federation
+    from pflego.federation.unequal import Daily as Daily
+    from pflego.federation.unequal import Estimated as Estimated
+    from pflego.federation.unequal import Independent as Independent
     from pflego.learning import theory as theory
     from pflego.learning.model import Model as Model
     from pflego.learning.task import Classification as Classification
     from pflego.learning.task import Regression as Regression
     from pflego.runs import cost as cost
     from pflego.runs.run import Run as Run
+    from pflego.runs.sampling import best_sampling as best_sampling
     from pflego.settings.open_run import open_run as open_run
     from pflego.training.callbacks import Callback as Callback
     from pflego.training.train import train as train
@@ -85,16 +108,21 @@ _HOMES = {
         "UntrustedError",
         "UserError",
     ],
-    "pflego.exchange.aggregation": ["Mean", "Median"],
+    "pflego.exchange.aggregation": ["Mean"],
     "pflego.exchange.metrics": ["Metric"],
+    "pflego.exchange.objective": ["Agnostic", "CVaR", "QFair"],
+    "pflego.exchange.robust": ["GeometricMedian", "Krum", "Median", "NormBound", "TrimmedMean"],
     "pflego.exchange.round": ["Round", "Update"],
     "pflego.exchange.transforms": ["Clip"],
     "pflego.federation.network": ["Speed"],
     "pflego.federation.participation": ["Between", "Binomial", "Everyone", "Fixed"],
+    "pflego.federation.population": ["Population"],
     "pflego.federation.roster": ["Client", "Federation"],
+    "pflego.federation.unequal": ["Daily", "Estimated", "Independent"],
     "pflego.learning.model": ["Model"],
     "pflego.learning.task": ["Classification", "Regression"],
     "pflego.runs.run": ["Run"],
+    "pflego.runs.sampling": ["best_sampling"],
     "pflego.settings.open_run": ["open_run"],
     "pflego.training.callbacks": ["Callback"],
     "pflego.training.train": ["train"],

@@ -5,7 +5,8 @@ Classes are stable, and what programs and tests may rely on; a sentence may be i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from math import inf
 from numbers import Integral, Real
@@ -77,6 +78,29 @@ def shortened(value: object, most: int = 60) -> str:
     """
     text = repr(value)
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+@contextmanager
+def calling(failed: str, kind: type[UserError]) -> Iterator[None]:
+    """Call a function that the user has given: whatever it raises becomes an error that says what has failed.
+
+    >>> with calling("load('ward-3') failed", DataError):
+    ...     {}["age"]
+    Traceback (most recent call last):
+    pflego.errors.DataError: load('ward-3') failed: KeyError: 'age'
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # whatever somebody else's code does
+        lines = [type(error).__name__, *str(error).splitlines()]
+        raise kind(f"{failed}: {': '.join(lines[:2])}") from error
+
+
+def named(function: object) -> str:
+    """Give the name of a function, or of the class of something that can be called."""
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def path_of(name: str, value: object) -> Path:

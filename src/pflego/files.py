@@ -31,7 +31,7 @@ def write_atomically(path: Path, content: bytes, *, private: bool = False) -> No
 
     When this returns, content and name are on disk. A private file is for its owner alone.
     """
-    draft = path.with_name(f".{path.name}.{token_hex(8)}{_DRAFT}")
+    draft = path.parent / f".{path.name}.{token_hex(8)}{_DRAFT}"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with os.fdopen(os.open(draft, flags, 0o600 if private else 0o666), "wb") as file:

@@ -19,6 +19,7 @@ from pflego.algorithms.registry import methods
 from pflego.errors import FolderError
 from pflego.runs.run import Run
 from tests.support.reference import assert_same_weights, world
+from tests.support.rivals import of_kind
 
 
 def assert_close(ours: Tensor, theirs: Tensor) -> None:
@@ -146,7 +147,7 @@ def test_a_loaded_model_predicts_classes_and_probabilities(tmp_path: Path, digit
 @pytest.mark.parametrize("method", methods())
 def test_a_model_of_any_method_is_loaded_again(tmp_path: Path, method: str) -> None:
     twin = world(dtype=torch.float32)
-    algorithm = methods()[method](steps=6)  # type: ignore[call-arg]
+    algorithm = of_kind(methods()[method], steps=6)
     run = pflego.train(twin.federation, twin.model, algorithm, rounds=1)
     run.export("c1", tmp_path, formats=["safetensors"])
     x = twin.federation[0].x_train

@@ -12,7 +12,8 @@ import torch
 import pflego
 from pflego.after.joining import enlarged
 from pflego.algorithms.registry import methods
-from pflego.federation.participation import cohort, participation_of
+from pflego.federation.draws import cohort, expected
+from pflego.federation.participation import participation_of
 from pflego.federation.remote import NotHereError, RemoteFederation
 from pflego.learning.theory import head_smoothness
 from pflego.runs.history import HistoryRow
@@ -29,6 +30,7 @@ from tests.support.reference import (
     loss,
     world,
 )
+from tests.support.rivals import of_kind
 
 ALGORITHM = pflego.PFLEGO(steps=4, head_init="uniform")
 
@@ -124,9 +126,9 @@ def test_rounds_with_the_newcomer_are_those_of_algorithm_1_on_all_clients(
     net = Net(run.shared["0.weight"].numpy(), run.shared["0.bias"].numpy())
     heads: list[F64] = [joined.run.states[f"c{i}"]["head"].numpy() for i in range(5)]
     process = participation_of(participation)
-    scale = 5 / process.expected(5)
+    scale = 5 / expected(process, range(5))
     for number in range(5, 10):
-        chosen = cohort(process, 5, seed=5, number=number)
+        chosen = cohort(process, range(5), seed=5, number=number)
         step_v, step_bias = np.zeros_like(net.V), np.zeros_like(net.v)
         for i in chosen:
             for _ in range(2):
@@ -254,7 +256,7 @@ def test_another_folder_leaves_the_run_as_it_is(tmp_path: Path) -> None:
 
 
 METHODS: list[pflego.Algorithm] = [
-    *(kind(steps=6) for kind in methods().values()),  # type: ignore[call-arg]
+    *(of_kind(kind, steps=6) for kind in methods().values()),
     pflego.PFLEGO(steps=6, common_head=True),
     pflego.PFLEGO(head_optimizer="solve"),
     pflego.PFLEGO(steps=6, passes=2),
@@ -283,22 +285,23 @@ def test_everybody_can_join_whatever_the_method(tmp_path: Path, algorithm: pfleg
 
 @pytest.mark.parametrize("method", methods())
 def test_a_newcomers_model_has_learned_something(method: str) -> None:
-    """Two digits each: a shared model must beat a guess among ten, one with a part of the client's own by far."""
+    """Two digits each: a shared model must beat a guess among ten, one with a head of the client's own by far."""
     federation = pflego.load("digits", clients=8, classes_per_client=2, seed=2)
     *others, late = federation
-    algorithm = methods()[method](steps=10, client_lr=0.1)  # type: ignore[call-arg]
+    algorithm = of_kind(methods()[method], steps=10, client_lr=0.1)
     run = pflego.train(
         pflego.Federation(others),
         pflego.models.build("mlp", (64,)),
         algorithm,
-        rounds=6,
+        rounds=60 if method == "fedsgd" else 6,  # of one step each
         participation=4,
         seed=2,
     )
     joined = run.join(late, steps=100, alone=0)
     figure = joined.score.value(federation.task)
     assert figure is not None
-    assert figure > (0.3 if algorithm.uses_shared_model else 0.9)
+    usual = 0.3 if algorithm.uses_shared_model else 0.9
+    assert figure > {"feddbe": 0.7, "moon": 0.3}.get(method, usual)  # a shift is less than a head
 
 
 def test_a_class_that_nobody_had_is_learned_by_a_personal_head() -> None:
@@ -317,6 +320,8 @@ def test_a_class_that_nobody_had_is_learned_by_a_personal_head() -> None:
         (pflego.PFLEGO(common_head=True), "classes that nobody had: 40, 41"),
         (pflego.FedAvg(labels="global"), "classes that nobody had: 40, 41"),
         (pflego.Ditto(labels="global"), "classes that nobody had: 40, 41"),
+        (pflego.FedProto(), "classes that nobody had: 40, 41"),
+        (pflego.FedPAC(), "classes that nobody had: 40, 41"),
     ],
     ids=str,
 )

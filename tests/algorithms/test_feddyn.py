@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import pflego
-from pflego.federation.participation import Participation
+from pflego.federation.draws import Participation
 from tests.support.reference import (
     Params,
     World,
@@ -27,6 +27,7 @@ from tests.support.rivals import (
     assert_at,
     batches,
     called,
+    differences,
     feddyn,
     feddyn_server,
     global_sites,
@@ -53,7 +54,7 @@ def test_feddyn_follows_its_equations(labels: Any, weighting: Any, who: Particip
     simulation = sloped(twin, local_sites(twin) if labels == "local" else global_sites(twin))
     simulation.counts = () if weighting == "samples" else (1.0,) * 5
     chosen = cohorts(who, 5, rounds=ROUNDS, seed=SEED)
-    simulation.play(feddyn(TAU, BETA, mu=MU), chosen, server=feddyn_server(MU))
+    simulation.play(differences(feddyn(TAU, BETA, mu=MU)), chosen, server=feddyn_server(MU))
     algorithm = pflego.FedDyn(steps=TAU, labels=labels, **PLAIN)
     run = train(twin, algorithm, weighting=weighting, participation=who)
     assert_at(run, simulation)
@@ -83,7 +84,7 @@ def test_batches_momentum_and_decays_follow_the_equations() -> None:
         return w
 
     chosen = cohorts(pflego.Fixed(3), 5, rounds=ROUNDS, seed=SEED)
-    simulation.play(client, chosen, server=feddyn_server(MU))
+    simulation.play(differences(client), chosen, server=feddyn_server(MU))
     rule: dict[str, Any] = {"momentum": 0.6, "weight_decay": 0.05, "lr_decay": 0.8}
     assert_at(train(twin, pflego.FedDyn(epochs=epochs, batch_size=size, **rule, **PLAIN)), simulation)
 

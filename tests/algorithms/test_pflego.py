@@ -11,7 +11,7 @@ import pflego
 from pflego.engines.local import LocalEngine
 from pflego.engines.play import Exchange
 from pflego.exchange.round import Round
-from pflego.federation.participation import Participation
+from pflego.federation.draws import Equal
 from pflego.federation.roster import ClientId
 from pflego.learning.problem import Problems
 from pflego.weights import Weights
@@ -51,9 +51,7 @@ def test_exact_mode_is_centralised_gradient_descent(dtype: torch.dtype, regressi
     [pflego.Fixed(2), pflego.Binomial(0.3), pflego.Between(1, 4), pflego.Everyone()],
     ids=str,
 )
-def test_rounds_follow_algorithm_1(
-    participation: Participation, head_step: str, server_optimizer: str
-) -> None:
+def test_rounds_follow_algorithm_1(participation: Equal, head_step: str, server_optimizer: str) -> None:
     twin = world()
     algorithm = pflego.PFLEGO(
         steps=5,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -184,3 +186,24 @@ def test_a_rate_at_home_above_the_bound_is_counted() -> None:
 def test_the_automatic_server_rate_is_for_one_pass() -> None:
     with pytest.raises(pflego.SettingError, match="passes=1"):
         pflego.PFLEGO(passes=2, server_lr="auto", server_optimizer="sgd")
+
+
+@both_heads
+@pytest.mark.parametrize("rule", ["gd", "solve"])
+def test_adapting_makes_the_passes_of_a_participant(common: bool, rule: Literal["gd", "solve"]) -> None:
+    """In the first round everybody takes part from the first weights: participants are everyone adapted."""
+    federation = pflego.load("digits", clients=6, classes_per_client=4)
+    model = pflego.models.build("mlp", (64,))
+    algorithm = pflego.PFLEGO(
+        steps=3, passes=3, local_lr=0.5, server_lr=0.5, server_optimizer="sgd", common_head=common, head_optimizer=rule
+    )  # fmt: skip
+    problems = Problems(federation, model)
+    first = algorithm.init_shared(model, problems.outputs, 0)
+    for i in range(len(federation)):
+        state = algorithm.init_state(problems[i], 0)
+        wanted = algorithm.client_update(Round(1), first, state, problems[i]).model
+        adapted = algorithm.personal(first, algorithm.adapt(first, state, problems[i]), problems[i])
+        assert wanted is not None
+        assert distance(wanted["1.weight"], first["1.weight"].numpy()) > 0.01
+        for name, tensor in wanted.items():
+            torch.testing.assert_close(adapted[name], tensor, rtol=0, atol=1e-6)

@@ -29,6 +29,7 @@ from tests.support.rivals import (
     fedrep,
     global_sites,
     local_sites,
+    of_kind,
     own_heads,
     own_models,
     shared_head,
@@ -208,7 +209,7 @@ def test_fedbabus_head_never_changes_and_has_orthonormal_rows() -> None:
 
 @pytest.mark.parametrize("name", methods())
 def test_contributions_and_states_hold_what_they_should(name: str) -> None:
-    """Nothing of a personal head is in any contribution; nothing is sent that is not shared."""
+    """Nothing of a personal head is in any contribution, but where the server combines heads."""
     twin = world()
     algorithm = methods()[name]()
     problems = Problems(twin.federation, twin.model, labels=algorithm.labels)
@@ -221,6 +222,13 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "local": set(),
         "fedavg": theta | {"head"},
         "fedprox": theta | {"head"},
+        "feddane": {f"gradient/{name}" for name in (*theta, "head")},
+        "fednova": theta | {"head", "length"},
+        "fedopt": theta | {"head"},
+        "fedsgd": theta | {"head", "inverse rate"},
+        "perfedavg": theta | {"head"},
+        "pfedme": theta | {"head"},
+        "uga": theta | {"head"},
         "ditto": theta | {"head"},
         "scaffold": theta | {"head"} | controls,
         "feddyn": theta | {"head"},
@@ -228,11 +236,21 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "lgfedavg": {"head"},
         "fedrod": theta | {"head"},
         "fedala": theta | {"head"},
+        "feddbe": theta | {"head", "mean/features", "mean/known"},
+        "moon": theta | {"head"},
+        "fedproto": {"class/sums", "class/shares"},
+        "fedpac": theta | {"class/sums", "class/shares", "own/head", "own/bias", "own/variance"},
     }
     kept = {
         "fedavg": set(),
         "fedprox": set(),
         "fedbabu": set(),
+        "perfedavg": set(),
+        "uga": set(),
+        "feddane": set(),
+        "fednova": set(),
+        "fedopt": set(),
+        "fedsgd": set(),
         "local": theta | {"head"},
         "ditto": theta | {"head"},
         "scaffold": controls,
@@ -241,6 +259,10 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "lgfedavg": theta,
         "fedrod": {"own/head"},
         "fedala": {"old/head", "mixing/head"},
+        "pfedme": theta | {"head"},
+        "feddbe": {"shift"},
+        "moon": {"previous/0.weight", "previous/0.bias"},
+        "fedproto": theta | {"head"},
     }
     assert update.contribution.keys() == sent.get(name, theta)
     assert update.state.keys() == kept.get(name, {"head"})
@@ -253,8 +275,9 @@ def test_every_method_learns(name: str, regression: bool) -> None:
     federation = pflego.load(data, clients=4, classes_per_client=None if regression else 3)
     model = pflego.models.build("mlp", tuple(federation[0].x_train.shape[1:]))
     rate = {} if name == "pflego" else {"client_lr": 0.02 if regression else 0.1}
-    algorithm = methods()[name](steps=10, **rate)  # type: ignore[call-arg]
-    run = pflego.train(federation, model, algorithm, rounds=15, participation=3)
+    algorithm = of_kind(methods()[name], steps=10, **rate)
+    rounds = 150 if name == "fedsgd" else 15  # of one step each, and not of ten
+    run = pflego.train(federation, model, algorithm, rounds=rounds, participation=3)
     first, last = run.history[0]["loss"] or 0, run.history[-1]["loss"] or 9
     assert last < first
     if regression:

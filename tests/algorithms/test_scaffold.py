@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import pflego
-from pflego.federation.participation import Participation
+from pflego.federation.draws import Participation
 from tests.support.reference import (
     Params,
     World,
@@ -28,6 +28,7 @@ from tests.support.rivals import (
     batches,
     called,
     controlled,
+    differences,
     global_sites,
     local_sites,
     part,
@@ -53,7 +54,7 @@ def test_scaffold_follows_its_equations(labels: Any, weighting: Any, who: Partic
     simulation = controlled(twin, local_sites(twin) if labels == "local" else global_sites(twin))
     simulation.counts = () if weighting == "samples" else (1.0,) * 5
     chosen = cohorts(who, 5, rounds=ROUNDS, seed=SEED)
-    simulation.play(scaffold(TAU, BETA), chosen, server=scaffold_server(0.8))
+    simulation.play(differences(scaffold(TAU, BETA)), chosen, server=scaffold_server(0.8))
     algorithm = pflego.Scaffold(steps=TAU, labels=labels, server_lr=0.8, **PLAIN)
     run = train(twin, algorithm, weighting=weighting, participation=who)
     assert_at(run, simulation)
@@ -94,7 +95,9 @@ def test_batches_momentum_and_decays_follow_the_equations() -> None:
         s.own[i] = called("control ", new)
         return {**y, **called("control ", {n: c[n] + new[n] - c_i[n] for n in c})}
 
-    simulation.play(client, cohorts(pflego.Fixed(3), 5, rounds=ROUNDS, seed=SEED), server=scaffold_server())
+    simulation.play(
+        differences(client), cohorts(pflego.Fixed(3), 5, rounds=ROUNDS, seed=SEED), server=scaffold_server()
+    )
     rule: dict[str, Any] = {"momentum": momentum, "weight_decay": 0.05, "lr_decay": 0.8}
     assert_at(train(twin, pflego.Scaffold(epochs=epochs, batch_size=size, **rule, **PLAIN)), simulation)
 

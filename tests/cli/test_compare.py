@@ -11,8 +11,9 @@ import pflego
 from pflego import paper
 from pflego.algorithms.registry import methods
 from pflego.cli import app
-from pflego.comparison.compare import choose, settings_for
+from pflego.comparison.compare import settings_for
 from pflego.comparison.rates import choose_rate, of_the_paper
+from pflego.comparison.variants import choose
 from pflego.settings.tables import Settings, read_settings
 
 SMALL = ["--clients", "5", "--rounds", "3", "--steps", "6", "--participation", "2", "--evaluate-every", "1"]

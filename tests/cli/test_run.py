@@ -17,6 +17,7 @@ from pflego.algorithms.registry import methods
 from pflego.cli import app, main
 from pflego.files import read_tensors
 from pflego.settings.tables import known, read_settings, spelled_option
+from pflego.training.loop import NothingLearnedWarning
 
 Row = dict[str, float | int | None]
 
@@ -455,3 +456,28 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on_exactly(common: list[s
     assert history(folder) == history(whole)
     for file in ("checkpoint/server.safetensors", "metrics.jsonl", "report.html"):
         assert (folder / file).exists()
+
+
+def test_members_networks_and_objectives_are_settings_like_others(common: list[str], tmp_path: Path) -> None:
+    (tmp_path / "chances.csv").write_text("client,probability\n0,1\n1,0.9\n2,0.8\n3,0.7\n")
+    (tmp_path / "members.json").write_text('{"join": {"3": 3}, "leave": {"1": 4}}')
+    options = [
+        "--participation", f"independent:{tmp_path / 'chances.csv'}", "--missing", "inverse",
+        "--population", str(tmp_path / "members.json"), "--objective", "cvar:0.5/0.1",
+        "--dropout", "0.2", "--burst", "2", "--latency", "0.5", "--bandwidth", "100", "--speed-spread", "0",
+        "--deadline", "1.0", "--server-lr", "0.01",
+    ]  # fmt: skip
+    with pytest.warns(NothingLearnedWarning):
+        result = CliRunner().invoke(app, ["run", *common, *options, "--out", str(tmp_path / "a")])
+    assert result.exit_code == 1  # everybody takes twice half a second, and more: nothing was learned
+    assert "the server would have waited" in result.stdout
+    assert "4.0 s" in result.stdout
+    assert "asked and never heard" in result.stdout
+    (tmp_path / "chances.csv").unlink()  # what it said is in the settings
+    (tmp_path / "members.json").unlink()
+    folder = tmp_path / "a"
+    with pytest.warns(NothingLearnedWarning):
+        CliRunner().invoke(app, ["run", "--resume", "--out", str(folder), "--rounds", "6"])
+    rows = history(folder)
+    assert [row["members"] for row in rows] == [3, 3, 4, 3, 3, 3]
+    assert settings(folder)["population"] == '{"join": {"3": 3}, "leave": {"1": 4}}'

@@ -60,6 +60,17 @@ def test_names_in_data_reach_neither_terminal_nor_messages_as_commands(tmp_path:
     assert len(refused.stderr.splitlines()) == 1
 
 
+def test_a_path_does_not_command_the_terminal(tmp_path: Path) -> None:
+    for words in (
+        ["deploy", "init", "app\x1b[31m"],
+        ["deploy", "key", "key\x1b[31m"],
+        ["check", "run\x1b[31m"],
+    ):
+        done = _pflego(*words, cwd=tmp_path)
+        assert "\\x1b[31m" in done.stdout + done.stderr
+        assert "\x1b" not in done.stdout + done.stderr
+
+
 def test_formulas_are_quoted_and_numbers_are_not() -> None:
     cells = ["=1+1", "+cmd", "-x", "@home", "\tx", " =1", "-1.5", "+2e3", "plain", "a=b"]
     text = as_csv(["=head", "n"], [{"=head": cell, "n": -3.5} for cell in cells])
@@ -83,6 +94,8 @@ def test_formulas_are_quoted_and_numbers_are_not() -> None:
         ["data", "schema", "digits", "--out", "settings"],
         ["run", "--out", "file", "--rounds", "1"],
         ["data", "check", "photos", "--size", "100000"],
+        ["theory", "--out", "."],
+        ["paper", "results", "--out", "."],
         ["deploy", "key", "/proc/site.pem"],  # where nothing can be written
     ],
 )

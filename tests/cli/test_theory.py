@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import pflego
 from pflego.cli import app
-from pflego.training.convergence import SquaredGradient
+from pflego.training.convergence import SquaredGradients, measure
 from tests.support.reference import gradients, world
 
 
@@ -23,23 +23,69 @@ def test_the_rate_of_corollary_1_is_measured_and_drawn(tmp_path: Path) -> None:
     first, second = json.loads(picture.with_suffix(".json").read_text())
     assert (first["rounds"], second["rounds"]) == (4, 16)
     assert second["server_lr"] == pytest.approx(first["server_lr"] / 2)
-    assert second["squared_gradient"] < first["squared_gradient"]
+    for point in (first, second):  # eq. of the appendix, I = r = 4
+        assert 0 < point["squared_gradient"] < point["bound"]
+        right = point["smoothness"] * point["first_loss"] + point["largest_gradient"] ** 2
+        assert point["bound"] == pytest.approx(right / point["rounds"] ** 0.5)
+        assert point["server_lr"] == pytest.approx(1 / (point["smoothness"] * point["rounds"] ** 0.5))
+        assert point["first_loss"] == pytest.approx(np.log(3), rel=1e-6)  # heads of zeros, three classes each
+    assert "L = " in result.output
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_squared_gradient_is_the_whole_federations() -> None:
+@pytest.mark.parametrize("common", [False, True], ids=["own heads", "common head"])
+def test_gradients_are_all_clients_before_every_round_with_fitted_heads(common: bool) -> None:
+    """The corollary's average begins at theta_0 and leaves out theta_T."""
     twin = world()
-    watcher = SquaredGradient()
-    run = pflego.train(
-        twin.federation, twin.model, pflego.PFLEGO(), rounds=2, participation=2, callbacks=[watcher]
+    W_0 = np.zeros((twin.federation.outputs, 5))
+    watcher = SquaredGradients()
+    algorithm = pflego.PFLEGO(
+        steps=4, client_lr=0.2, server_lr=0.3, server_optimizer="sgd", common_head=common, head_decay=0.1,
+        head_init="zeros",
+    )  # fmt: skip
+    settings = {"participation": 2, "evaluate_every": 0}
+    pflego.train(twin.federation, twin.model, algorithm, rounds=3, callbacks=[watcher], **settings)  # type: ignore[arg-type]
+    assert len(watcher.values) == 3
+    longest = 0.0
+    for done, squared in enumerate(watcher.values):
+        if done:
+            run = pflego.train(twin.federation, twin.model, algorithm, rounds=done, **settings)  # type: ignore[arg-type]
+            twin.net.V, twin.net.v = run.shared["0.weight"].numpy(), run.shared["0.bias"].numpy()
+            twin.heads = [run.states[f"c{i}"]["head"].numpy() for i in range(len(twin.sites))]
+            W_0 = run.shared["head"].numpy() if common else W_0
+        total = [np.zeros_like(twin.net.V), np.zeros_like(twin.net.v), np.zeros_like(W_0)]
+        for i, (site, own, alpha) in enumerate(zip(twin.sites, twin.heads, twin.alphas, strict=True)):
+            base = W_0[twin.rows(i)] if common else 0.0
+            for _ in range(3):
+                own = own - 0.2 * (gradients(twin.net, base + own, site)[2] + 0.1 * own)
+            dV, dv, dW = gradients(twin.net, base + own, site)
+            mine = [dV, dv, np.zeros_like(W_0)]
+            if common:
+                mine[2][twin.rows(i)] = dW
+            longest = max(longest, sum(np.sum(np.square(g)) for g in mine) ** 0.5)
+            total = [t + alpha * g for t, g in zip(total, mine, strict=True)]
+        assert squared == pytest.approx(sum(np.sum(np.square(g)) for g in total), rel=1e-10)
+    assert watcher.largest == pytest.approx(longest, rel=1e-10)
+
+
+def test_heads_that_are_solved_for_have_a_rate_too_and_several_passes_none() -> None:
+    twin = world()
+    [point] = measure(
+        twin.federation,
+        twin.model,
+        pflego.PFLEGO(head_optimizer="solve", common_head=True),
+        horizons=[2],
+        participation=pflego.Fixed(2),
     )
-    twin.net.V, twin.net.v = run.shared["0.weight"].numpy(), run.shared["0.bias"].numpy()
-    parts = [
-        gradients(twin.net, run.states[f"c{i}"]["head"].numpy(), site) for i, site in enumerate(twin.sites)
-    ]
-    dV, dv = (sum(a * g[k] for a, g in zip(twin.alphas, parts, strict=True)) for k in (0, 1))
-    assert watcher.values[-1] == pytest.approx(np.sum(np.square(dV)) + np.sum(np.square(dv)), rel=1e-10)
-    assert len(watcher.values) == 2
+    assert 0 < point.squared_gradient < point.bound
+    with pytest.raises(pflego.SettingError, match="passes"):
+        measure(
+            twin.federation,
+            twin.model,
+            pflego.PFLEGO(passes=2),
+            horizons=[2],
+            participation=pflego.Fixed(2),
+        )
 
 
 @pytest.mark.parametrize("horizons", ["ten", "0,5", ""])

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import pflego
+from pflego.federation.draws import Participation, cohort
 from pflego.federation.network import Network
-from pflego.federation.participation import Participation, cohort
 from pflego.runs.run import Run
 from pflego.training.loop import NothingLearnedWarning
 from tests.support.own_parts import (
@@ -60,7 +60,7 @@ def test_two_exchanges_with_some_clients_and_lost_replies(missing: str) -> None:
     run = train(TwoExchanges(), rounds=12, participation=2, dropout=0.4, missing=missing, seed=1)
     network, w, lost = Network(dropout=0.4), 0.0, []
     for t in range(1, 13):
-        members = cohort(pflego.Fixed(2), 3, seed=1, number=t)
+        members = cohort(pflego.Fixed(2), range(3), seed=1, number=t)
         there = [
             i for i in members if network.delivers(samples=NS[i], passes=2, client=NAMES[i], number=t, seed=1)
         ]
@@ -105,7 +105,7 @@ def test_answers_by_hand() -> None:
 def test_the_server_can_add_up_by_importance(algorithm: Scalar, weighting: str, who: Participation) -> None:
     """sum_i a_i c_i over the participants, whether the method's weights sum to one or estimate everybody's sum."""
     run = train(algorithm, rounds=5, participation=who, weighting=weighting, seed=2)
-    members = [i for t in range(1, 6) for i in cohort(who, 3, seed=2, number=t)]
+    members = [i for t in range(1, 6) for i in cohort(who, range(3), seed=2, number=t)]
     shares = [n / 8 for n in NS] if weighting == "samples" else [1 / 3] * 3
     assert w_of(run) == pytest.approx(sum(shares[i] * CS[i] for i in members), rel=1e-12)
 

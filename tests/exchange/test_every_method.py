@@ -88,18 +88,22 @@ def test_a_rule_goes_with_every_method(name: str, rule: Aggregation, combine: Co
     assert_at(run, simulation)
     plain, _ = METHODS[name].play(twin, CHOSEN)
     # one step of Adam hardly depends on the length of a gradient: of one that is halved, not at all
-    if plain.shared and not (rule == Damped() and METHODS[name].server_lr):
-        assert max(np.abs(w - simulation.shared[at]).max() for at, w in plain.shared.items()) > 1e-6
+    # and means of classes, which are a sum divided by another, not either
+    same = rule == Damped() and (METHODS[name].server_lr or name == "fedproto")
+    if plain.shared and not same:
+        changes = [np.abs(w - simulation.shared[key]).max() for key, w in plain.shared.items()]
+        assert max(changes) > 1e-6
 
 
 @pytest.mark.parametrize("missing", ["zero", "renormalise"])
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize(
+    "name", sorted(METHODS.keys() - {"feddane"})
+)  # whose two exchanges have a deadline each
 def test_under_a_rule_a_missing_reply_is_one_less_to_look_at(name: str, missing: str) -> None:
     """The median of those that arrived, times the sum of their weights, or one."""
     twin = world()
-    deadline = {"ditto": 0.2, "apfl": 0.2, "pflego": 0.04, "fedrecon": 0.04}.get(
-        name, 0.1
-    )  # they make more passes, or fewer
+    deadlines = {"ditto": 0.2, "apfl": 0.2, "pflego": 0.04, "fedrecon": 0.04, "fedsgd": 0.04, "pfedme": 0.3}
+    deadline = deadlines.get(name, 0.1)  # they make more passes, or fewer
     options = {"aggregation": pflego.Median(), "missing": missing, "deadline": deadline}
     speed = pflego.Speed(
         1000, spread=0

@@ -18,6 +18,7 @@ from pflego.federation.roster import ClientId
 from pflego.learning.problem import Problems
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
+from pflego.runs.summary import Summary
 from pflego.training.loop import NothingLearnedWarning
 from pflego.weights import Weights
 from tests.support.reference import (
@@ -180,6 +181,93 @@ def test_a_second_forward_pass_takes_its_time() -> None:
             memory=memory,  # type: ignore[arg-type]
         )
         assert run.history[0]["missing"] == missing
+
+
+def test_bursts_last_as_long_as_asked_and_lose_as_much() -> None:
+    """The chain of Gilbert and Elliott: its two probabilities, its share of losses, in every round alike."""
+    network = Network(dropout=0.3, burst=4.0)
+    lost = np.array([[network.loses(client=c, number=t, seed=1) for t in range(1, 101)] for c in range(600)])
+    before, after = lost[:, :-1], lost[:, 1:]
+    for found, wanted, count in [
+        (after[~before].mean(), 0.3 / 0.7 / 4, (~before).sum()),
+        ((~after)[before].mean(), 1 / 4, before.sum()),
+    ]:
+        assert abs(found - wanted) < 5 * np.sqrt(wanted * (1 - wanted) / count)
+    by_round = lost.mean(axis=0)  # also in the first: inverse weights hold in any round
+    assert np.abs(by_round - 0.3).max() < 5 * np.sqrt(0.3 * 0.7 / 600)
+    alone = Network(dropout=0.3)
+    single = np.array([[alone.loses(client=c, number=t, seed=1) for t in range(1, 101)] for c in range(100)])
+    assert single[:, 1:][single[:, :-1]].mean() < 0.4 < lost[:, 1:][before].mean()
+
+
+def test_a_line_is_the_same_whatever_round_is_asked_for_first() -> None:
+    network = Network(dropout=0.4, burst=3.0)
+    late = [network.loses(client="a", number=t, seed=7) for t in range(70, 0, -1)]
+    assert late[::-1] == [network.loses(client="a", number=t, seed=7) for t in range(1, 71)]
+    assert late[::-1] != [network.loses(client="b", number=t, seed=7) for t in range(1, 71)]
+
+
+@pytest.mark.parametrize(("dropout", "burst"), [(0.9, 5.0), (0.1, 0.5)])
+def test_bursts_that_cannot_be_are_refused(dropout: float, burst: float) -> None:
+    with pytest.raises(pflego.SettingError, match="burst"):
+        Network(dropout=dropout, burst=burst)
+
+
+def test_a_reply_takes_work_bytes_and_twice_the_latency() -> None:
+    plain = Speed(100.0, spread=0, bandwidth=1000.0, latency=0.25)
+    assert plain.seconds(samples=50, passes=2, sent=3000, client="a", seed=0) == pytest.approx(1 + 3 + 0.5)
+    spread = Speed(100.0, spread=0.5, bandwidth=1000.0, latency=0.25)
+    parts = [
+        spread.seconds(samples=50, passes=2, client="a", seed=0)
+        - spread.seconds(samples=0, passes=0, client="a", seed=0),
+        spread.seconds(samples=0, passes=0, sent=3000, client="a", seed=0)
+        - spread.seconds(samples=0, passes=0, client="a", seed=0),
+        spread.seconds(samples=0, passes=0, client="a", seed=0),
+    ]
+    assert sum(parts) == pytest.approx(spread.seconds(samples=50, passes=2, sent=3000, client="a", seed=0))
+    logs = [log(part / whole) for part, whole in zip(parts, (1, 3, 0.5), strict=True)]
+    assert len({round(one, 6) for one in logs}) == 3  # a slow computer may have a fast line
+
+
+def test_what_the_server_would_have_waited_and_who_was_never_heard(tmp_path: Path) -> None:
+    """14, 24, 34, 44 and 54 ms of work, 2 * 10 ms of latency, 2 * BYTES at a megabyte per second."""
+    twin = world()
+    speed = Speed(1000, spread=0, bandwidth=1e6, latency=0.01)
+    work = [0.014, 0.024, 0.034, 0.044, 0.054]
+    times = [seconds + 0.02 + 2 * BYTES / 1e6 for seconds in work]
+    algorithm = pflego.PFLEGO(steps=2)
+
+    def train(**options: object) -> Run:
+        return pflego.train(
+            twin.federation,
+            twin.model,
+            algorithm,
+            rounds=4,
+            speed=speed,
+            **options,  # type: ignore[arg-type]
+        )
+
+    patient = train()
+    assert [row["waited"] for row in patient.history] == pytest.approx([times[4]] * 4)
+    assert Summary.of(patient).never_heard == ()
+    few = train(participation=2, seed=3)
+    drawn = cohorts(pflego.Fixed(2), 5, rounds=4, seed=3)
+    assert [row["waited"] for row in few.history] == pytest.approx([times[max(c)] for c in drawn])
+    between = (times[2] + times[3]) / 2
+    with pytest.raises(KeyboardInterrupt):
+        train(deadline=between, out=tmp_path, callbacks=[StopAfter(2)])
+    hasty = train(deadline=between, out=tmp_path, resume=True)
+    assert [(row["missing"], row["waited"]) for row in hasty.history] == [(2, between)] * 4
+    assert hasty.silent == {"c3": 4, "c4": 4}
+    came_to = Summary.of(hasty)
+    assert came_to.never_heard == ("c3", "c4")
+    assert came_to.unheard == pytest.approx(sum(twin.alphas[3:]))
+    assert came_to.waited == pytest.approx(4 * between)
+    opened = pflego.open_run(tmp_path, federation=twin.federation, model=twin.model)
+    assert opened.silent == hasty.silent
+    assert opened.plan.network == hasty.plan.network
+    assert "asked and never heard: 2 clients" in opened.report(tmp_path / "report.html").read_text()
+    assert "waited" not in pflego.train(twin.federation, twin.model, algorithm, rounds=1).history[0]
 
 
 class Watch(pflego.Callback):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import pflego
-from pflego.federation.participation import Participation, Positions, cohort, participation_of, spelled
+from pflego.federation.draws import Equal, Positions, cohort, spelled
+from pflego.federation.participation import participation_of
 from pflego.runs.run import Run
 from tests.support.own_parts import Neighbours
 from tests.support.reference import (
@@ -40,7 +41,7 @@ class Leading:
         return np.concatenate([[0], 1 + generator.choice(clients - 1, self.more, replace=False)])
 
 
-def train(twin: World, participation: Participation | str, **options: object) -> Run:
+def train(twin: World, participation: Equal | str, **options: object) -> Run:
     return pflego.train(
         twin.federation,
         twin.model,
@@ -53,7 +54,7 @@ def train(twin: World, participation: Participation | str, **options: object) ->
 
 
 @pytest.mark.parametrize("process", [Neighbours(), Leading(2)], ids=spelled)
-def test_rounds_are_of_the_cohorts_that_it_draws(process: Participation) -> None:
+def test_rounds_are_of_the_cohorts_that_it_draws(process: Equal) -> None:
     twin = world()
     run = train(twin, process)
     drawn = cohorts(process, 5, rounds=6, seed=2)
@@ -131,4 +132,4 @@ def test_a_cohort_that_is_none_is_refused(drawn: list[int]) -> None:
             return np.array(drawn)
 
     with pytest.raises(pflego.SettingError, match="in round 3: a cohort is some of the positions 0 to 4"):
-        cohort(Careless(), 5, seed=0, number=3)
+        cohort(Careless(), range(5), seed=0, number=3)

@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pflego import Between, Binomial, Everyone, Fixed, SettingError
-from pflego.federation.participation import Participation, cohort, participation_of, spelled
+from pflego.federation.draws import Equal, cohort, spelled
+from pflego.federation.participation import participation_of
 
 PROCESSES = [Fixed(3), Binomial(0.3), Between(2, 7), Everyone()]
 
 
-def processes(clients: int = 50) -> st.SearchStrategy[Participation]:
+def processes(clients: int = 50) -> st.SearchStrategy[Equal]:
     sizes = st.integers(1, clients)
     return st.one_of(
         sizes.map(Fixed),
@@ -23,56 +24,56 @@ def processes(clients: int = 50) -> st.SearchStrategy[Participation]:
 
 @given(processes(), st.integers(0, 2**40), st.integers(1, 10**6))
 def test_a_cohort_is_some_clients_once_each_in_ascending_order(
-    participation: Participation, seed: int, number: int
+    participation: Equal, seed: int, number: int
 ) -> None:
-    drawn = cohort(participation, 50, seed=seed, number=number)
+    drawn = cohort(participation, range(50), seed=seed, number=number)
     assert drawn == sorted(set(drawn))
     assert set(drawn) <= set(range(50))
 
 
 @given(processes(), st.integers(0, 2**40), st.integers(1, 10**6))
-def test_a_cohort_is_a_function_of_seed_and_round(
-    participation: Participation, seed: int, number: int
-) -> None:
-    drawn = cohort(participation, 50, seed=seed, number=number)
+def test_a_cohort_is_a_function_of_seed_and_round(participation: Equal, seed: int, number: int) -> None:
+    drawn = cohort(participation, range(50), seed=seed, number=number)
     np.random.default_rng(0).random()
-    assert cohort(participation, 50, seed=seed, number=number) == drawn
+    assert cohort(participation, range(50), seed=seed, number=number) == drawn
 
 
 def test_other_rounds_and_other_seeds_draw_other_cohorts() -> None:
     drawn = {
-        tuple(cohort(Fixed(10), 1000, seed=seed, number=number)) for seed in range(10) for number in range(10)
+        tuple(cohort(Fixed(10), range(1000), seed=seed, number=number))
+        for seed in range(10)
+        for number in range(10)
     }
     assert len(drawn) == 100
 
 
 @given(st.integers(0, 1000))
 def test_sizes_are_those_asked_for(number: int) -> None:
-    assert len(cohort(Fixed(7), 20, seed=1, number=number)) == 7
-    assert 2 <= len(cohort(Between(2, 5), 20, seed=1, number=number)) <= 5
-    assert cohort(Everyone(), 4, seed=1, number=number) == [0, 1, 2, 3]
-    assert cohort(Binomial(1.0), 4, seed=1, number=number) == [0, 1, 2, 3]
-    assert cohort(Fixed(4), 4, seed=1, number=number) == [0, 1, 2, 3]
+    assert len(cohort(Fixed(7), range(20), seed=1, number=number)) == 7
+    assert 2 <= len(cohort(Between(2, 5), range(20), seed=1, number=number)) <= 5
+    assert cohort(Everyone(), range(4), seed=1, number=number) == [0, 1, 2, 3]
+    assert cohort(Binomial(1.0), range(4), seed=1, number=number) == [0, 1, 2, 3]
+    assert cohort(Fixed(4), range(4), seed=1, number=number) == [0, 1, 2, 3]
 
 
 def test_between_draws_every_size_and_a_binomial_cohort_may_be_empty() -> None:
-    assert {len(cohort(Between(2, 5), 20, seed=0, number=t)) for t in range(200)} == {2, 3, 4, 5}
-    assert {len(cohort(Binomial(0.5), 2, seed=0, number=t)) for t in range(200)} == {0, 1, 2}
+    assert {len(cohort(Between(2, 5), range(20), seed=0, number=t)) for t in range(200)} == {2, 3, 4, 5}
+    assert {len(cohort(Binomial(0.5), range(2), seed=0, number=t)) for t in range(200)} == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
     ("participation", "expected"), [(Fixed(3), 3), (Binomial(0.3), 3), (Between(2, 7), 4.5), (Everyone(), 10)]
 )
-def test_the_expected_number_of_participants(participation: Participation, expected: float) -> None:
+def test_the_expected_number_of_participants(participation: Equal, expected: float) -> None:
     assert participation.expected(10) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("participation", PROCESSES, ids=str)
-def test_a_clients_chance_to_take_part_is_r_over_i(participation: Participation) -> None:
+def test_a_clients_chance_to_take_part_is_r_over_i(participation: Equal) -> None:
     draws, clients = 4000, 10
     counts = np.zeros(clients)
     for number in range(draws):
-        counts[cohort(participation, clients, seed=5, number=number)] += 1
+        counts[cohort(participation, range(clients), seed=5, number=number)] += 1
     chance = participation.expected(clients) / clients
     assert np.abs(counts / draws - chance).max() <= 5 * sqrt(chance * (1 - chance) / draws)
 
@@ -99,19 +100,19 @@ def test_bounds_the_wrong_way_round_are_refused() -> None:
 
 
 @pytest.mark.parametrize("participation", [Fixed(5), Between(1, 5)], ids=str)
-def test_more_participants_than_clients_are_refused(participation: Participation) -> None:
+def test_more_participants_than_clients_are_refused(participation: Equal) -> None:
     participation.check(5)
     with pytest.raises(SettingError, match="asks for 5 clients per round, but the federation has 4"):
         participation.check(4)
 
 
 @pytest.mark.parametrize("participation", [Binomial(1.0), Everyone()], ids=str)
-def test_one_client_is_enough_for_processes_without_a_size(participation: Participation) -> None:
+def test_one_client_is_enough_for_processes_without_a_size(participation: Equal) -> None:
     participation.check(1)
 
 
 @given(processes())
-def test_what_is_written_can_be_read(participation: Participation) -> None:
+def test_what_is_written_can_be_read(participation: Equal) -> None:
     assert participation_of(spelled(participation)) == participation
 
 
@@ -119,7 +120,7 @@ def test_what_is_written_can_be_read(participation: Participation) -> None:
     ("text", "participation"),
     [(5, Fixed(5)), (" 5 ", Fixed(5)), ("Everyone", Everyone()), ("BETWEEN:1-2", Between(1, 2))],
 )
-def test_spelling_is_forgiving(text: str | int, participation: Participation) -> None:
+def test_spelling_is_forgiving(text: str | int, participation: Equal) -> None:
     assert participation_of(text) == participation
 
 

@@ -306,6 +306,18 @@ def test_a_lazy_federation_that_was_told_another_size_is_refused(told: int) -> N
         train(federation, Model(nn.Linear(2, 2), features=2), PFLEGO(steps=2), rounds=1)
 
 
+def test_what_a_load_function_raises_names_function_and_client() -> None:
+    def from_database(client: ClientId) -> Client:
+        raise ConnectionError(f"no route to {client}\nand more")
+
+    federation = Federation.lazy(["a"], from_database, sizes=[3], classes=[0, 4])
+    with pytest.raises(
+        DataError, match=r"from_database\('a'\) failed: ConnectionError: no route to a$"
+    ) as raised:
+        _ = federation[0]
+    assert isinstance(raised.value.__cause__, ConnectionError)
+
+
 def test_a_lazy_federation_refuses_bytes_beside_floats_when_it_meets_them() -> None:
     kinds = {"a": np.float64, "b": np.float32, "c": np.uint8}
     federation = Federation.lazy(

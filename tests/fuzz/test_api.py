@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import pflego
+from pflego.algorithms.registry import methods
+from pflego.federation.draws import check
+from pflego.federation.participation import participation_of
 from pflego.runs.run import Run
 from tests.support.odd import VALUES, fuzzed, tried
 
@@ -50,7 +55,7 @@ def _options(function: object, *without: str) -> st.SearchStrategy[str]:
 
 
 @fuzzed(250)
-@given(_options(pflego.train, "engine", "progress"), VALUES)
+@given(_options(pflego.train, "progress"), VALUES)
 def test_train(name: str, value: object) -> None:
     rest = {"federation": _federation(), "model": _model(), "algorithm": pflego.PFLEGO(steps=1), "rounds": 1}
     if name != "rounds" or not isinstance(value, int) or value < 10:
@@ -78,7 +83,7 @@ def test_a_client(name: str, value: object) -> None:
 
 
 @fuzzed(120)
-@given(_options(pflego.Federation.lazy, "source", "schema"), VALUES.filter(lambda value: value is not int))
+@given(_options(pflego.Federation.lazy, "source", "schema"), VALUES)
 def test_a_lazy_federation(name: str, value: object) -> None:
     client = pflego.Client("a", X, Y)
     parts = {"ids": ["a"], "load": lambda _: client, "sizes": [4], "classes": [0, 1], name: value}
@@ -103,9 +108,43 @@ def test_what_is_asked_of_a_run(run: Run, value: object) -> None:
     tried(lambda: run.export("a", "model", formats=value))  # type: ignore[arg-type]
     tried(lambda: pflego.open_run(value))  # type: ignore[arg-type]
     tried(lambda: pflego.load_model(value))  # type: ignore[arg-type]
+    tried(lambda: run.states[value])  # type: ignore[index]
 
 
-@fuzzed(150)
-@given(_options(pflego.PFLEGO), VALUES)
-def test_a_method(name: str, value: object) -> None:
-    tried(lambda: pflego.PFLEGO(**{name: value}))  # type: ignore[arg-type]
+@fuzzed(60)
+@given(VALUES)
+def test_models_and_advice(value: object) -> None:
+    tried(lambda: pflego.models.build(value, (2,)))  # type: ignore[arg-type]
+    tried(lambda: pflego.models.build("mlp", value))  # type: ignore[arg-type]
+    tried(lambda: pflego.Model(value, features=2))  # type: ignore[arg-type]
+    tried(lambda: pflego.Model(nn.Linear(2, 2), features=value))  # type: ignore[arg-type]
+    tried(lambda: pflego.advise(value))  # type: ignore[arg-type]
+    tried(lambda: check(participation_of(value), range(3)))
+
+
+_METHODS = st.sampled_from(list(methods().values()))
+
+
+@fuzzed(250)
+@given(_METHODS.flatmap(lambda kind: st.tuples(st.just(kind), _options(kind))), VALUES)
+def test_a_method(which: tuple[type[pflego.Algorithm], str], value: object) -> None:
+    kind, name = which
+    tried(lambda: kind(**{name: value}))
+
+
+@fuzzed(60)
+@given(VALUES, VALUES)
+def test_functions_that_give_anything(first: object, second: object) -> None:
+    gives: list[Callable[..., Any]] = [
+        lambda *_: first,
+        lambda *_: (first, second),
+        lambda *_: (X, Y, first, second),
+    ]
+    for function in gives:
+        tried(lambda function=function: pflego.load(function, ids=["a"]))  # type: ignore[misc]
+        lazy = partial(pflego.Federation.lazy, ["a"], function, sizes=[4])
+        tried(lambda lazy=lazy: lazy(classes=[0, 1])[0])  # type: ignore[misc]
+    train = partial(pflego.train, _federation(), _model(), rounds=1, progress=False)
+    tried(lambda: train(pflego.PFLEGO(steps=1), engine=gives[0]))
+    tried(lambda: train(pflego.PFLEGO(steps=1, head_init=gives[0])))
+    tried(lambda: train(pflego.PFLEGO(steps=1), transforms=[gives[0]]))

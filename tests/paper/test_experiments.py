@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import pflego
 from pflego.cli import app
 from pflego.cli.paper import _EXPERIMENTS
-from pflego.paper import PRESETS, cells, methods, preset, published
+from pflego.paper import PRESETS, cells, methods, preset, published, results
 from pflego.paper.cells import Cell
 from pflego.paper.experiments import EXPERIMENTS, Choice
-from pflego.paper.search import grid
+from pflego.paper.search import client_bound, grid
+from pflego.settings.experiment import Experiment
 from pflego.settings.tables import Settings, read_settings
 
 
@@ -85,6 +88,7 @@ def test_the_figures_on_omniglot_have_5000_rounds_unless_others_are_asked_for(na
     if name == "curves":
         assert {cell.method for cell in long} == set(published().accuracy["omniglot"])
         assert len({cell.method for cell in long}) == 8
+        assert all(cell.settings()["evaluate_training"] for cell in long)  # the middle panel of figure 6
 
 
 def test_the_search_can_reach_what_was_published() -> None:
@@ -166,6 +170,11 @@ def test_curves_are_drawn_and_a_page_is_written(data_dir: str, tmp_path: Path) -
         assert f"]({picture})" in page
         assert (tmp_path / picture).exists()
     assert len(json.loads((tmp_path / "results.json").read_text())) == 6
+    [record] = [r for r in results.read(runs) if (r.preset, r.method) == ("mnist-high", "pflego")]
+    for start, said in (("zeros", True), ("centred", False)):
+        common = replace(record, method="pflego-common", settings={**record.settings, "head_init": start})
+        page = results.page([record, common], tmp_path / "some.md")
+        assert ("On mnist the common head started at zero" in page) == said
 
 
 @pytest.mark.slow
@@ -252,7 +261,31 @@ def test_the_search_goes_on_and_does_not_look_at_the_test_data(data_dir: str, tm
         "--out",
         str(tmp_path),
     ]
-    assert "3" in invoke(*words, "--trials", "3")
-    output = invoke(*words, "--trials", "4", "--methods", "pflego")
-    assert "client_lr 0.189" in output
-    assert "4" in output
+    assert "client_lr auto" in invoke(*words, "--trials", "3")
+    output = invoke(*words, "--trials", "5", "--methods", "pflego")
+    assert "client_lr 0.189" in output  # the published one
+    first, second = (
+        json.loads(next((tmp_path / "search" / "mnist-high").glob(f"*,{name}.json")).read_text())
+        for name in ("server_lr", "client_lr")
+    )
+    assert [len(first["trials"]), len(second["trials"])] == [3, 2]
+    assert sorted(trial["values"]["server_lr"] for trial in first["trials"]) == [0.001, 0.002, 0.003]
+    best = max(first["trials"], key=lambda trial: trial["figure"])["values"]["server_lr"]
+    assert second["made_of"]["beside"] == {"client_lr": "auto", "server_lr": best}
+    tried = second["made_of"]["grid"]["client_lr"]
+    assert {*grid("mnist-high", "pflego")["client_lr"]} < {*tried}
+
+
+def test_the_bound_that_a_client_rate_is_searched_below_is_two_over_the_largest_constant(
+    data_dir: str,
+) -> None:
+    """L_i = lambda_max(Phi^T Phi / N) / 2 of the softmax, a column of ones included."""
+    settings = {**preset("mnist-high", "pflego"), "data_dir": data_dir, "clients": 20, "participation": 5}
+    experiment = Experiment.build(settings)
+    constants = []
+    for client in experiment.federation:
+        with torch.no_grad():
+            phi = experiment.model.backbone(client.x_train.float() / 255).double().numpy()
+        phi = np.hstack([phi, np.ones((len(phi), 1))])
+        constants.append(np.linalg.eigvalsh(phi.T @ phi / len(phi))[-1] / 2)
+    assert client_bound(experiment) == pytest.approx(2 / max(constants), rel=1e-3)

@@ -8,6 +8,7 @@ import pytest
 
 from pflego import UserError, paper
 from pflego.algorithms.registry import methods
+from pflego.federation.draws import check
 from pflego.federation.participation import participation_of
 from pflego.federation.roster import Client, Federation
 from pflego.settings.experiment import Experiment
@@ -114,7 +115,7 @@ def test_the_curves_behind_the_figures_are_settings() -> None:
         assert set(figure.get("methods", [])) <= set(methods())
         levels = figure["participation"]
         for level in levels if isinstance(levels, list) else [levels]:
-            participation_of(level).check(figure["clients"])
+            check(participation_of(level), range(figure["clients"]))
     assert PUBLISHED.figures["fedrecon"]["steps"] == [5, 10, 25, 50, 75, 100]
     assert PUBLISHED.figures["participation"]["participation"] == [20, 40, 60, 100]
 

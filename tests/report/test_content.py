@@ -34,6 +34,7 @@ def test_curves_are_those_of_the_history_in_per_cent() -> None:
     assert of(trained).runs[0].curves == {
         "loss": [(1, 0.12346)],
         "participants": [(1, 25.0), (2, 50.0), (3, 75.0)],
+        "training": [],
         "everyone": [(2, 50.0)],
         "everyone_adapted": [],
     }
@@ -207,6 +208,16 @@ def test_runs_stand_side_by_side() -> None:
     assert [line.label for line in made.runs[0].quality] == [line.label for line in made.runs[1].quality]
     assert "4 clients" in made.facts
     assert "does best" in made.headline or "equally well" in made.headline
+
+
+def test_runs_with_the_adapted_figure_are_ranked_by_it_and_say_so() -> None:
+    runs = [run(method, evaluate_adapted=True) for method in (pflego.PFLEGO(steps=3), pflego.FedAvg(steps=3))]
+    made = of(*runs)
+    best = max(runs, key=lambda one: one.history[-1]["everyone_adapted_accuracy"] or 0.0)
+    assert "for everyone adapted" in made.headline
+    assert made.headline.startswith(type(best.algorithm).__name__) or "equally well" in made.headline
+    assert made.facts[-1].startswith("ranked by everyone adapted")
+    assert not of(runs[0], run(pflego.FedAvg(steps=3))).facts[-1].startswith("ranked")
 
 
 def test_other_clients_are_not_compared_one_by_one() -> None:

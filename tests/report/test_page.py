@@ -142,6 +142,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "one": write_report(runs[:1], folder / "one.html", alone=True),
         "several": write_report(runs, folder / "several.html", alone=True),
+        "adapted": write_report(
+            [run(method, evaluate_adapted=True) for method in methods[:2]], folder / "adapted.html"
+        ),
         "regression": write_report([run(regression=True)], folder / "regression.html", alone=True),
         "untested": write_report([run(tests=0, evaluate_every=None)], folder / "untested.html"),
     }
@@ -154,7 +157,9 @@ def one(page: Page, reports: dict[str, Path]) -> Page:
     return page
 
 
-@pytest.mark.parametrize(("name", "charts"), [("one", 6), ("several", 7), ("regression", 7), ("untested", 2)])
+@pytest.mark.parametrize(
+    ("name", "charts"), [("one", 6), ("several", 7), ("adapted", 8), ("regression", 7), ("untested", 2)]
+)
 def test_everything_is_drawn_without_errors_or_network(
     name: str, charts: int, page: Page, reports: dict[str, Path]
 ) -> None:
@@ -294,6 +299,19 @@ def test_runs_are_compared_client_by_client(page: Page, reports: dict[str, Path]
     kept = [row.text for row in page.all("#settings tbody tr") if row.is_displayed()]
     assert any(line.startswith("algorithm") for line in kept)
     assert not any(line.startswith("rounds") for line in kept)
+
+
+def test_the_adapted_figure_has_a_chart_and_a_column_of_its_own(page: Page, reports: dict[str, Path]) -> None:
+    page.open(reports["adapted"])
+    labels = [chart.get_attribute("aria-label") or "" for chart in page.all("#rounds .chart")]
+    assert labels[0].startswith("Test accuracy, everyone adapted. PFLEGO: ")
+    assert len(labels) == 4
+    page.one("#rounds summary").click()
+    for _ in range(50):
+        if page.all("#rounds tbody tr"):
+            break
+        time.sleep(0.1)
+    assert "accuracy, everyone adapted" in [cell.text for cell in page.all("#rounds thead th")]
 
 
 def test_the_numbers_of_the_curves_can_be_read(one: Page) -> None:

@@ -19,11 +19,12 @@ CAME_TO = Summary(
     "accuracy",
     True,
     0.95821,
-    0.97,
+    None,
     0.94,
     None,
     0.05,
     0.82,
+    0.03,
     0.97,
     0.04,
     1,
@@ -87,6 +88,20 @@ def test_the_headline_of_several_runs_names_the_best() -> None:
     assert "A and B do equally well" in comparison_headline(["A", "B"], [CAME_TO, CAME_TO], ACCURACY, None)
     assert comparison_headline(["A", "B"], [CAME_TO, replace(CAME_TO, everyone=None)], ACCURACY, None) == (
         "2 runs side by side."
+    )
+
+
+def test_several_runs_are_ranked_adapted_where_all_of_them_have_that_figure() -> None:
+    kept = replace(CAME_TO, everyone=0.94, everyone_adapted=0.95)
+    shared = replace(CAME_TO, everyone=0.75, everyone_adapted=0.97)
+    figures: list[list[float | None]] = [[94.0, 95.0], [75.0, 76.0]]
+    assert comparison_headline(["A", "B"], [kept, shared], ACCURACY, figures) == (
+        "B does best, with 97.0\N{NO-BREAK SPACE}% for everyone adapted, 2.0 points ahead of A."
+    )
+    unknown = replace(shared, everyone_adapted=None)
+    assert comparison_headline(["A", "B"], [kept, unknown], ACCURACY, None).startswith("A does best")
+    assert headline("A", kept, ACCURACY, []).endswith(
+        "After each client’s local steps it is 95.0\N{NO-BREAK SPACE}%."
     )
 
 

@@ -19,7 +19,7 @@ import pflego
 from pflego import files
 from pflego.codec import Decoded
 from pflego.errors import FolderError
-from pflego.runs import folder as checkpoint
+from pflego.runs import server_files
 from pflego.runs.folder import RunFolder
 from pflego.runs.history import HistoryFile, HistoryRow
 from pflego.runs.run import Run
@@ -137,7 +137,7 @@ def test_what_is_replaced_while_it_is_read_is_read_again(
             train(twin, tmp_path, rounds=5, participation=pflego.Everyone(), resume=True)
         return found
 
-    monkeypatch.setattr(checkpoint, "read_checked", slowly)
+    monkeypatch.setattr(server_files, "read_checked", slowly)
     found = RunFolder(tmp_path).load()
     assert found is not None
     assert found.round == 5

@@ -13,6 +13,7 @@ import torch
 
 import pflego
 from pflego.runs.folder import HistoryWarning, RunFolder
+from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
 from pflego.runs.state_files import StateFiles
 from tests.support.reference import World, assert_identical, world
@@ -45,6 +46,35 @@ def test_a_lost_file_of_states_is_noticed(tmp_path: Path) -> None:
             train(twin, tmp_path, rounds=8, resume=True)
         file.write_bytes(content)
     opened(twin, tmp_path)
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_lost_checkpoint_is_noticed(tmp_path: Path, keep: int) -> None:
+    twin = world()
+    run = train(twin, tmp_path, keep=keep)
+    server = tmp_path / "checkpoint" / "server.safetensors"
+    content = server.read_bytes()
+    server.unlink()
+    with pytest.raises(pflego.FolderError, match=r"is gone.*--back-to 6" if keep == 2 else "is gone"):
+        train(twin, tmp_path, resume=True)
+    server.write_bytes(content)
+    assert_identical(train(twin, tmp_path, resume=True), run)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    class KilledError(Exception):
+        pass
+
+    class Killer(pflego.Callback):
+        def on_round(self, run: Run, row: HistoryRow) -> None:
+            if row["round"] == 3:
+                raise KilledError
+
+    twin = world()
+    with pytest.raises(KilledError):
+        train(twin, tmp_path, checkpoint_every=5, callbacks=[Killer()])
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+    assert_identical(train(twin, tmp_path, checkpoint_every=5, resume=True), train(twin, None))
 
 
 def test_states_of_another_run_are_noticed(tmp_path: Path) -> None:

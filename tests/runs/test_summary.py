@@ -79,6 +79,7 @@ def test_figures_are_those_of_the_history_and_of_the_last_evaluation() -> None:
         ceiling=None,
         spread=pytest.approx(0.03125**0.5),  # type: ignore[arg-type]  # (0.25² + 0.25² + 0 + 0) / 4
         worst_tenth=0.5,
+        gini=pytest.approx(1.5 / (4 * 3)),  # type: ignore[arg-type]  # differences of the six pairs, over n times the sum
         participants=0.625,
         loss=0.5,
         forward_passes=3,  # the last cohort was empty

@@ -18,7 +18,7 @@ import pflego
 from pflego import metrics
 from pflego.exchange.round import Round, Update
 from pflego.exchange.weighting import Kind
-from pflego.federation.participation import Positions
+from pflego.federation.draws import Positions
 from pflego.federation.roster import ClientId
 from pflego.learning.model import Model
 from pflego.learning.problem import Problem

@@ -121,6 +121,11 @@ class Machines:
         """How a process ended that was to end by itself."""
         return self._running[name].wait(timeout=seconds)
 
+    def pids(self) -> list[int]:
+        """All processes that were started, and those that they have started."""
+        own = [process.pid for process in self._running.values() if process.poll() is None]
+        return [pid for parent in own for pid in (parent, *_descendants(parent))]
+
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 

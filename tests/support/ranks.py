@@ -26,11 +26,11 @@ import pflego
 from pflego import files
 from pflego.cli import app
 from pflego.codec import Facts
-from pflego.federation.participation import cohort, participation_of
+from pflego.federation.draws import cohort
+from pflego.federation.participation import participation_of
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import Row
-from pflego.runs import folder as checkpoint
-from pflego.runs import state_files
+from pflego.runs import server_files, state_files
 from pflego.runs.history import Evaluations, HistoryRow
 from pflego.runs.run import Run
 from pflego.runs.states import States
@@ -68,7 +68,7 @@ class Case:
 
     def cohort(self, number: int) -> list[int]:
         """Say who takes part in a round: three clients, unless the case says otherwise."""
-        return cohort(participation_of(self.options.get("participation", 3)), 7, seed=0, number=number)
+        return cohort(participation_of(self.options.get("participation", 3)), range(7), seed=0, number=number)
 
     def open(self, folder: Path) -> Run:
         return pflego.open_run(
@@ -90,6 +90,7 @@ CASES = {
     "fedrecon": Case(pflego.FedRecon(steps=5), {"participation": pflego.Binomial(0.3)}),
     "fedbabu": Case(pflego.FedBabu(steps=3)),  # sends only a part of the shared weights
     "fedrep": Case(pflego.FedRep(steps=8)),
+    "fedpac": Case(pflego.FedPAC(steps=6, client_lr=0.1, body_steps=2)),  # its server sees each contribution
     "local": Case(pflego.Local(steps=3)),
     # beside sums, the largest of what clients measure
     "auto": Case(pflego.PFLEGO(steps=3, server_lr="auto", server_optimizer="sgd")),
@@ -115,6 +116,22 @@ CASES = {
     "clipped": Case(pflego.PFLEGO(steps=3), {"transforms": [pflego.Clip(0.01)]}),
     "equal weights": Case(pflego.FedAvg(steps=3, client_lr=0.1), {**LOSSY, "weighting": "equal"}),
     "own participation": Case(pflego.PFLEGO(steps=3), {"participation": Neighbours()}),
+    "independent, inverse": Case(
+        pflego.PFLEGO(steps=3, server_lr="auto", server_optimizer="sgd"),
+        {
+            "participation": pflego.Independent({f"c{i}": 0.2 + 0.1 * i for i in range(7)}),
+            "dropout": 0.3,
+            "missing": "inverse",
+        },
+    ),
+    "population": Case(
+        pflego.PFLEGO(steps=3),
+        {"population": pflego.Population(join={"c2": 3, "c5": 2, "c0": 4}, leave={"c6": 3, "c0": 2})},
+    ),
+    "agnostic": Case(pflego.PFLEGO(steps=3), {**LOSSY, "objective": pflego.Agnostic(0.1)}),
+    "cvar, auto": Case(
+        pflego.PFLEGO(steps=3, server_lr="auto", server_optimizer="sgd"), {"objective": pflego.CVaR(0.4, 0.3)}
+    ),
     "two exchanges": Case(TwoExchanges(), {"participation": 2}, scalar_federation, scalar_model),
     "answers": Case(Answering(), {"participation": 3}, scalar_federation, scalar_model),
 }
@@ -256,7 +273,7 @@ def time_files() -> list[tuple[str, float, float]]:
         written.append((path.name, began, time.monotonic()))
         return stamp
 
-    for module in (checkpoint, state_files):
+    for module in (server_files, state_files):
         vars(module)["write_tensors"] = timed
     return written
 

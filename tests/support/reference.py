@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 import pflego
-from pflego.federation.participation import Participation, cohort
+from pflego.federation.draws import Participation, cohort
+from pflego.federation.roster import ClientId
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
 from pflego.weights import Weights
@@ -162,9 +163,17 @@ def least_squares() -> tuple[pflego.Federation, F64]:
     return pflego.Federation(members), best
 
 
-def cohorts(participation: Participation, clients: int, *, rounds: int, seed: int) -> list[list[int]]:
+def cohorts(
+    participation: Participation,
+    clients: int,
+    *,
+    rounds: int,
+    seed: int,
+    ids: Sequence[ClientId] | None = None,
+) -> list[list[int]]:
     """Who takes part in rounds 1, 2, ..."""
-    return [cohort(participation, clients, seed=seed, number=t) for t in range(1, rounds + 1)]
+    names = range(clients) if ids is None else ids
+    return [cohort(participation, names, seed=seed, number=t) for t in range(1, rounds + 1)]
 
 
 @dataclass
@@ -179,7 +188,9 @@ def algorithm_1(
     twin: World,
     chosen: Sequence[Sequence[int]],
     *,
-    r: float,
+    r: float | None = None,
+    scales: Sequence[float] = (),
+    arrival: float = 1.0,
     tau: int,
     beta: float,
     rho: float,
@@ -192,10 +203,11 @@ def algorithm_1(
 ) -> Trace:
     """The paper's Algorithm 1, line by line, on twin.net and twin.heads; with W_0 in twin.common, on that too.
 
-    `chosen` are the clients of every round, r their expected number, I that of all. Client i's reply in round t may
+    `chosen` are the clients of every round, r their expected number, I that of all; `scales` are 1/pi_i instead of
+    I/r, and weights are divided by `arrival` too. Client i's reply in round t may
     not arrive: its head has moved all the same, and its gradient counts as zero, or the others' weights sum to one.
     """
-    scale = len(twin.sites) / r
+    scales = scales or [len(twin.sites) / (r or len(twin.sites))] * len(twin.sites)
     alphas = twin.alphas if alphas is None else alphas
     optimizers: dict[str, Adam] = {}
     trace = Trace()
@@ -208,14 +220,14 @@ def algorithm_1(
             for _ in range(tau - 1):
                 W = W - beta * (gradients(twin.net, shared + W, site)[2] + decay * W)
             dV, dv, dW = gradients(twin.net, shared + W, site)
-            twin.heads[i] = W - rho * scale * (alpha if exact else 1) * (dW + decay * W)
+            twin.heads[i] = W - rho * scales[i] * (alpha if exact else 1) * (dW + decay * W)
             value += alpha * loss(twin.net, shared + twin.heads[i], site)
             if arrives(i, t):
                 reply = {"V": dV, "v": dv}
                 if twin.common is not None:
                     reply["W_0"] = np.zeros_like(twin.common)
                     reply["W_0"][twin.rows(i)] = dW
-                replies.append((scale * alpha, reply))
+                replies.append((scales[i] / arrival * alpha, reply))
         trace.losses.append(value / sum(alphas[i] for i in members) if members else None)
         trace.arrived.append(len(replies))
         if not replies:

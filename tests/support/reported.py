@@ -41,6 +41,7 @@ def run(
     participation: int = 2,
     rounds: int = 6,
     evaluate_every: int | None = 2,
+    evaluate_adapted: bool = False,
     out: Path | None = None,
 ) -> pflego.Run:
     return pflego.train(
@@ -50,5 +51,6 @@ def run(
         rounds=rounds,
         participation=participation,
         evaluate_every=evaluate_every,
+        evaluate_adapted=evaluate_adapted,
         out=out,
     )

@@ -11,19 +11,31 @@ import numpy.typing as npt
 import torch
 
 import pflego
+from pflego.declaration import declared
 from pflego.randomness import torch_generator
 from pflego.runs.run import Run
 from pflego.weights import Weights
 from tests.support.reference import F64, Adam, Net, Params, Site, World, distance, gradients, link, loss
 
 Indices = npt.NDArray[np.int64]
+Slopes = Callable[[F64, Indices], F64]  # of features and whose they are: a term's gradient in them
+ALONE = ("W_i", "h", "variance")  # what the server does not combine
 NAMES = {"0.weight": "V", "0.bias": "v", "head": "W"}  # the package's, and those here
 NAMES |= {
     f"{prefix}/{name}": f"{prefix} {ours}"
     for prefix in ("control", "slope", "own", "old", "mixing")
     for name, ours in NAMES.items()
 }
-NAMES["mixing"] = "a"
+NAMES |= {
+    "mixing": "a",
+    "shift": "b",
+    "mean/features": "m",
+    "mean/known": "k",
+    "previous/0.weight": "Vp",
+    "previous/0.bias": "vp",
+    "class/means": "P",
+    "class/known": "k",
+}
 
 
 def grad(w: Params, site: Site) -> Params:
@@ -43,11 +55,20 @@ def steps(
     decay: float = 0.0,
     slope: Params | None = None,
     batches: Sequence[Indices] | None = None,
+    on_features: Slopes | None = None,
 ) -> Params:
-    """Gradient descent on l_i(w) + decay/2 |w|^2 + mu/2 |w - anchor|^2 + <slope, w>, in the parameters named."""
+    """Gradient descent on l_i(w) + decay/2 |w|^2 + mu/2 |w - anchor|^2 + <slope, w>, in the parameters named.
+
+    on_features gives the gradient in phi of a term that is added.
+    """
     velocity = {name: np.zeros_like(w[name]) for name in names}
     for k in range(count):
-        g = grad(w, site if batches is None else site.part(batches[k]))
+        samples = np.arange(site.n) if batches is None else batches[k]
+        g = grad(w, site.part(samples))
+        if on_features is not None:
+            phi = np.tanh(site.x[samples] @ w["V"].T + w["v"])
+            pre = on_features(phi, samples) * (1 - phi**2)
+            g |= {"V": g["V"] + pre.T @ site.x[samples], "v": g["v"] + pre.sum(axis=0)}
         for name in names:
             total = g[name] + decay * w[name] + (mu * (w[name] - anchor[name]) if anchor else 0)
             velocity[name] = momentum * velocity[name] + total + (slope[name] if slope else 0)
@@ -65,6 +86,11 @@ def batches(
         order = torch.randperm(site.n, generator=generator).numpy()
         drawn += [order[start : start + size] for start in range(0, site.n, size)]
     return drawn[:count]
+
+
+def of_kind(kind: type[pflego.Algorithm], **settings: Any) -> pflego.Algorithm:
+    """Make a method with those of some settings that it has: FedSGD has no number of steps."""
+    return kind(**{name: value for name, value in settings.items() if name in declared(kind)})
 
 
 Combine = Callable[[Sequence[Params], Sequence[float]], Params]
@@ -86,7 +112,16 @@ class Simulation:
     own: list[Params]
     counts: Sequence[float] = ()  # how much clients count; none: by their samples
     adams: dict[str, Adam] = field(default_factory=dict)
+    memory: Params = field(default_factory=dict)  # of the server
     round: int = 0  # the one that is played
+    exchange: int = 0  # of the round, from 0
+    asked: float = 1.0  # sum_i a_i of those who were asked
+    server: Server | None = None  # gives what is shared next, of what was combined; None: it adds
+    alone: dict[int, Params] = field(
+        default_factory=dict
+    )  # what clients sent and the server does not combine
+    rows: Sequence[Sequence[int]] = ()  # of each client: its classes among those of all
+    heads: dict[int, F64] = field(default_factory=dict)  # that the server has for single clients
 
     def weights(self, members: Sequence[int], scale: float | None) -> dict[int, float]:
         """w_i: shares that sum to one over the members, or with a scale I/r, shares of all clients times it."""
@@ -100,51 +135,55 @@ class Simulation:
         chosen: Sequence[Sequence[int]],
         *,
         server_lr: float | None = None,
+        server: Server | None = None,
+        exchanges: int = 1,
         scale: float | None = None,
         arrives: Callable[[int, int], bool] = lambda i, t: True,
         renormalise: bool = False,
         transform: Callable[[Params], Params] = lambda sent: sent,
         combine: Combine = add_up,
-        server: Server | None = None,
     ) -> list[int]:
         """Combine what clients send, round by round; give how many replies arrived.
 
-        Without server_lr, how far models went is sent and added to the shared one, unless the server does something
-        else with it. With it, gradients are sent and the server takes a step of Adam. A reply that is lost counts as
-        nothing, or the weights of those that arrived are scaled to sum to one.
+        Without server_lr, how far models went is sent and added to the shared one. With it, gradients are sent and the
+        server takes a step of Adam; with a server, it does what that says with what clients send. A reply that is lost
+        counts as nothing, or the weights of those that arrived are scaled to sum to one.
         """
         arrived = []
         for t, members in enumerate(chosen, start=1):
-            self.round = t
+            self.round, self.asked = t, sum(self.weights(members, 1.0).values())
             weights = self.weights(members, scale)
-            work = {i: client(self, i) for i in members}
-            there = [i for i in members if arrives(i, t)]
+            for self.exchange in range(exchanges):
+                work = {i: client(self, i) for i in members}
+                there = [i for i in members if arrives(i, t)]
+                if there:
+                    lost = len(there) < len(members)
+                    part = 1 / sum(weights[i] for i in there) if renormalise and lost else 1.0
+                    raw = server_lr is not None or server is not None
+                    sent = [transform(work[i] if raw else self.moved(work[i])) for i in there]
+                    self.alone = {
+                        i: {name: a for name, a in one.items() if name in ALONE}
+                        for i, one in zip(there, sent, strict=True)
+                    }
+                    sent = [{name: a for name, a in one.items() if name not in ALONE} for one in sent]
+                    combined = combine(sent, [part * weights[i] for i in there])
+                    step = server or self.server
+                    self.shared = self._stepped(combined, server_lr) if step is None else step(self, combined)
             arrived.append(len(there))
-            if not there:
-                continue
-            lost = len(there) < len(members)
-            rest = 1 / sum(weights[i] for i in there) if renormalise and lost else 1.0
-            sent = [transform(self._sent(work[i], server_lr)) for i in there]
-            together = combine(sent, [rest * weights[i] for i in there])
-            if server is not None:
-                server(self, together, sum(self.weights(members, 1.0).values()))
-                continue
-            for name, combined in together.items():
-                if server_lr is None:
-                    self.shared = {**self.shared, name: self.shared[name] + combined}
-                else:
-                    adam = self.adams.setdefault(name, Adam(server_lr))
-                    self.shared = {**self.shared, name: adam.step(self.shared[name], combined)}
         return arrived
 
-    def _sent(self, work: Params, server_lr: float | None) -> Params:
-        return work if server_lr is not None else {name: w - self.shared[name] for name, w in work.items()}
+    def moved(self, work: Params) -> Params:
+        return {name: w - self.shared[name] if name in self.shared else w for name, w in work.items()}
+
+    def _stepped(self, combined: Params, server_lr: float | None) -> Params:
+        if server_lr is None:
+            return {**self.shared, **{name: self.shared[name] + moved for name, moved in combined.items()}}
+        adams = {name: self.adams.setdefault(name, Adam(server_lr)) for name in combined}
+        return {**self.shared, **{n: adams[n].step(self.shared[n], g) for n, g in combined.items()}}
 
 
 Client = Callable[[Simulation, int], Params]  # moves own[i], gives what is sent
-Server = Callable[
-    [Simulation, Params, float], None
-]  # of what was combined, and sum_i a_i of those who were asked
+Server = Callable[[Simulation, Params], Params]  # gives the shared parameters, from what was combined
 
 
 def fedavg(tau: int, beta: float, *, mu: float = 0.0) -> Client:
@@ -211,6 +250,154 @@ def pflego_client(tau: int, beta: float, *, rho: float, scale: float) -> Client:
     return client
 
 
+def one_gradient(s: Simulation, i: int) -> Params:
+    """FedSGD's client."""
+    return grad(s.shared, s.sites[i])
+
+
+def gradient_step(rate: float) -> Server:
+    return lambda s, g: {name: w - rate * g[name] for name, w in s.shared.items()}
+
+
+def fedopt(kind: str, rate: float, *, beta1: float = 0.9, beta2: float = 0.99, eps: float = 1e-3) -> Server:
+    """Algorithm 2 of Reddi et al., on differences; momentum as Hsu et al. have it."""
+
+    def server(s: Simulation, difference: Params) -> Params:
+        moved = {}
+        for name, w in s.shared.items():
+            d = difference[name]
+            m = (
+                beta1 * s.memory.get(f"m {name}", np.zeros_like(w))
+                + (1 if kind == "momentum" else 1 - beta1) * d
+            )
+            v = s.memory.get(f"v {name}", np.full_like(w, eps * eps))
+            if kind == "adagrad":
+                v = v + d * d
+            elif kind == "yogi":
+                v = np.where(v > d * d, v - (1 - beta2) * d * d, v + (1 - beta2) * d * d)
+            else:
+                v = beta2 * v + (1 - beta2) * d * d
+            s.memory |= {f"m {name}": m, f"v {name}": v}
+            moved[name] = w + rate * (m if kind == "momentum" else m / (np.sqrt(v) + eps))
+        return moved
+
+    return server
+
+
+def differences(client: Client) -> Client:
+    """Give how far models went, for a server that does something of its own with it."""
+    return lambda s, i: s.moved(client(s, i))
+
+
+def per_step(moved: Params, length: float) -> Params:
+    """What FedNova sends of a model's way, and of how many steps' rates it took."""
+    return {**{name: d / length for name, d in moved.items()}, "length": np.array([length, 1.0])}
+
+
+def mean_length(s: Simulation, sent: Params) -> Params:
+    """FedNova's server."""
+    length, count = sent["length"]
+    return {name: w + length / count * sent[name] for name, w in s.shared.items()}
+
+
+def feddane(tau: int, beta: float, *, mu: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        own = grad(s.shared, s.sites[i])
+        if s.exchange == 0:
+            return own
+        slope = {name: s.memory.get(name, 0 * g) - g for name, g in own.items()}
+        return s.moved(steps(s.shared, s.sites[i], tau, rate=beta, anchor=s.shared, mu=mu, slope=slope))
+
+    return client
+
+
+def gradient_then_differences(s: Simulation, sent: Params) -> Params:
+    """FedDANE's server."""
+    if s.exchange == 0:
+        s.memory = sent
+        return s.shared
+    return {name: w + sent[name] for name, w in s.shared.items()}
+
+
+def complex_gradient(value: Callable[[Params], Any], w: Params) -> Params:
+    """Differentiate by complex steps, to the last digits: f(w + ih) / h has the derivative for its imaginary part."""
+    size = 1e-30
+    found: Params = {}
+    for name, array in w.items():
+        found[name] = np.zeros_like(array)
+        for place in np.ndindex(array.shape):
+            moved = {other: array.astype(complex) for other, array in w.items()}
+            moved[name][place] += 1j * size
+            found[name][place] = np.imag(value(moved)) / size
+    return found
+
+
+def complex_loss(w: Params, site: Site) -> Any:
+    """The mean cross-entropy, also of complex parameters."""
+    z = np.tanh(site.x @ w["V"].T + w["v"]) @ w["W"][:, :-1].T + w["W"][:, -1]
+    return (np.log(np.exp(z).sum(axis=1)) - (z * site.t).sum(axis=1)).mean()
+
+
+def uga(tau: int, beta: float, **how: Any) -> Client:
+    """Its loss after its steps, differentiated as it stands: no Hessian is written down."""
+
+    def client(s: Simulation, i: int) -> Params:
+        site = s.sites[i]
+        return complex_gradient(
+            lambda w: complex_loss(steps(w, site, tau - 1, rate=beta, **how), site), s.shared
+        )
+
+    return client
+
+
+def perfedavg(
+    tau: int, beta: float, *, inner: float, seed: int, delta: float | None = 1e-3, size: int | None = None
+) -> Client:
+    """Disjoint batches of a permutation; with delta the curvature too, from a third."""
+    parts = 2 if delta is None else 3
+
+    def client(s: Simulation, i: int) -> Params:
+        w, site = s.shared, s.sites[i]
+        generator = torch_generator(seed, "batches", round_number=s.round, client=f"c{i}")
+        for _ in range(tau):
+            order = torch.randperm(site.n, generator=generator).numpy()
+            some = [site.part(b) for b in np.array_split(order[: size and parts * size], parts)]
+            g = grad(w, some[0])
+            d = grad({name: w[name] - inner * g[name] for name in w}, some[1])
+            h = {name: np.zeros_like(array) for name, array in w.items()}
+            if delta is not None:
+                ahead = grad({name: w[name] + delta * d[name] for name in w}, some[2])
+                behind = grad({name: w[name] - delta * d[name] for name in w}, some[2])
+                h = {name: (ahead[name] - behind[name]) / (2 * delta) for name in w}
+            w = {name: w[name] - beta * (d[name] - inner * h[name]) for name in w}
+        return w
+
+    return client
+
+
+def pfedme(
+    times: int,
+    beta: float,
+    *,
+    inner: int,
+    mu: float,
+    eta: float,
+    drawn: Callable[[Simulation, int], list[Indices]] | None = None,
+    **how: Any,
+) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        w = theta = s.shared
+        chosen = drawn(s, i) if drawn else None
+        for r in range(times if chosen is None else len(chosen)):
+            same = None if chosen is None else [chosen[r]] * inner
+            theta = steps(theta, s.sites[i], inner, rate=beta, anchor=w, mu=mu, batches=same, **how)
+            w = {name: w[name] - eta * mu * (w[name] - theta[name]) for name in w}
+        s.own[i] = theta
+        return w
+
+    return client
+
+
 def alone(tau: int, beta: float) -> Client:
     def client(s: Simulation, i: int) -> Params:
         s.own[i] = steps(s.own[i], s.sites[i], tau, rate=beta)
@@ -243,9 +430,9 @@ def scaffold(tau: int, beta: float) -> Client:
 
 
 def scaffold_server(server_lr: float = 1.0) -> Server:
-    def step(s: Simulation, combined: Params, share: float) -> None:
-        s.shared = {
-            name: w + (share if name.startswith("control") else server_lr) * combined[name]
+    def step(s: Simulation, combined: Params) -> Params:
+        return {
+            name: w + (s.asked if name.startswith("control") else server_lr) * combined[name]
             for name, w in s.shared.items()
         }
 
@@ -278,13 +465,10 @@ def feddyn(tau: int, beta: float, *, mu: float) -> Client:
 
 
 def feddyn_server(mu: float) -> Server:
-    """h is kept here, from one round to the next: a server for one simulation."""
-    h: Params = {}
-
-    def step(s: Simulation, combined: Params, share: float) -> None:
+    def step(s: Simulation, combined: Params) -> Params:
         for name, w in s.shared.items():
-            h[name] = h.get(name, np.zeros_like(w)) - mu * share * combined[name]
-        s.shared = {name: w + combined[name] - h[name] / mu for name, w in s.shared.items()}
+            s.memory[name] = s.memory.get(name, np.zeros_like(w)) - mu * s.asked * combined[name]
+        return {name: w + combined[name] - s.memory[name] / mu for name, w in s.shared.items()}
 
     return step
 
@@ -421,6 +605,187 @@ def own_backbones(twin: World, sites: list[Site]) -> Simulation:
     return Simulation(sites, {"W": np.zeros((sites[0].t.shape[1], 5))}, [dict(own) for _ in sites])
 
 
+def feddbe(tau: int, beta: float, *, kappa: float, share: float = 1.0) -> Client:
+    """Model and shift b; m is the common mean, k whether it is known."""
+
+    def client(s: Simulation, i: int) -> Params:
+        site, (V, v, W, m), b = s.sites[i], (s.shared[name] for name in "VvWm"), s.own[i]["b"]
+        known, mean = bool(s.shared["k"]), np.zeros_like(m)
+        for _ in range(tau):
+            phi = np.tanh(site.x @ V.T + v)
+            mean = (1 - share) * mean + share * phi.mean(axis=0)
+            residual = (link((phi + b) @ W[:, :-1].T + W[:, -1], site.softmax) - site.t) / site.n
+            slope = residual @ W[:, :-1] + known * kappa * share * (mean - m) / len(m) / site.n
+            pre = slope * (1 - phi**2)
+            dW = np.concatenate([residual.T @ (phi + b), residual.sum(axis=0)[:, None]], axis=1)
+            db = (residual @ W[:, :-1]).sum(axis=0)
+            V, v, W = V - beta * pre.T @ site.x, v - beta * pre.sum(axis=0), W - beta * dW
+            b = b - beta * known * db
+        s.own[i] = {"b": b}
+        return {"V": V, "v": v, "W": W, "m": m if known else mean, "k": np.ones(())}
+
+    return client
+
+
+def first_mean(s: Simulation, combined: Params) -> Params:
+    """FedDBE's server: differences are added, and the first mean that arrives is kept."""
+    shared = s.shared
+    model = {name: shared[name] + combined[name] for name in "VvW"}
+    if shared["k"] or not combined["k"]:
+        return {**shared, **model}
+    return {**model, "m": combined["m"] / combined["k"], "k": np.ones(())}
+
+
+def shifted(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, a head of zeros, and a shift of its features for each."""
+    shared = {**shared_head(twin, sites).shared, "m": np.zeros(4), "k": np.zeros(())}
+    return Simulation(sites, shared, [{"b": np.zeros(4)} for _ in sites], server=first_mean)
+
+
+def contrast(received: Params, previous: Params, site: Site, *, mu: float, T: float) -> Slopes:
+    """MOON's term: its gradient in the features."""
+
+    def unit(a: F64) -> F64:
+        return np.asarray(a / np.linalg.norm(a, axis=1, keepdims=True))
+
+    near = unit(np.tanh(site.x @ received["V"].T + received["v"]))
+    far = unit(np.tanh(site.x @ previous["Vp"].T + previous["vp"]))
+
+    def slopes(phi: F64, samples: Indices) -> F64:
+        own, length = unit(phi), np.linalg.norm(phi, axis=1, keepdims=True)
+        to_near = (own * near[samples]).sum(axis=1, keepdims=True)
+        to_far = (own * far[samples]).sum(axis=1, keepdims=True)
+        towards = (far[samples] - to_far * own - near[samples] + to_near * own) / length
+        weight = 1 / (1 + np.exp(-(to_far - to_near) / T))
+        return np.asarray(mu * weight / T * towards / len(phi))
+
+    return slopes
+
+
+def moon(tau: int, beta: float, *, mu: float, T: float = 0.5) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        term = contrast(s.shared, s.own[i], s.sites[i], mu=mu, T=T)
+        w = steps(s.shared, s.sites[i], tau, rate=beta, on_features=term)
+        s.own[i] = {"Vp": w["V"], "vp": w["v"]}
+        return w
+
+    return client
+
+
+def with_previous(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, and theta_0 as everybody's previous one."""
+    simulation = shared_head(twin, sites)
+    simulation.own = [{"Vp": twin.net.V, "vp": twin.net.v} for _ in sites]
+    return simulation
+
+
+def classes_at(s: Simulation, i: int) -> Indices:
+    """The class of each of client i's samples, among those of all."""
+    return np.asarray(np.array(s.rows[i])[s.sites[i].t.argmax(axis=1)], dtype=np.int64)
+
+
+def towards_means(s: Simulation, i: int, mu: float) -> Slopes:
+    """mu/M |phi - P_y|^2, a mean over the samples: its gradient in the features."""
+    own = classes_at(s, i)
+
+    def slopes(phi: F64, samples: Indices) -> F64:
+        c = own[samples]
+        return np.asarray(s.shared["k"][c][:, None] * 2 * mu * (phi - s.shared["P"][c]) / phi.size)
+
+    return slopes
+
+
+def sums_of_classes(s: Simulation, i: int, w: Params) -> Params:
+    """Sums of features and numbers of samples of every class, each divided by N_i."""
+    site, own = s.sites[i], classes_at(s, i)
+    phi = np.tanh(site.x @ w["V"].T + w["v"])
+    members = np.equal.outer(np.arange(len(s.shared["k"])), own).astype(float)
+    return {"S": members @ phi / site.n, "n": members.sum(axis=1) / site.n}
+
+
+def fedproto(tau: int, beta: float, *, mu: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        s.own[i] = steps(s.own[i], s.sites[i], tau, rate=beta, on_features=towards_means(s, i, mu))
+        return sums_of_classes(s, i, s.own[i])
+
+    return client
+
+
+def new_means(s: Simulation, combined: Params) -> Params:
+    """FedProto's server: the mean of every class that was sent."""
+    P, k = s.shared["P"].copy(), s.shared["k"].copy()
+    for c in np.flatnonzero(combined["n"] > 0):
+        P[c], k[c] = combined["S"][c] / combined["n"][c], 1
+    return {"P": P, "k": k}
+
+
+def prototypes(twin: World) -> Simulation:
+    """A whole model for each, and means of classes that are not known."""
+    simulation = own_models(twin, twin.sites, shared=False)
+    classes = len(twin.federation.classes or [0])
+    simulation.shared = {"P": np.zeros((classes, 4)), "k": np.zeros(classes)}
+    simulation.rows = [twin.rows(i) for i in range(len(twin.sites))]
+    simulation.server = new_means
+    return simulation
+
+
+def fedpac(tau: int, beta: float, *, mu: float, body: int) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        site, given = s.sites[i], s.heads.get(i, s.shared["W"])
+        w = {"V": s.shared["V"], "v": s.shared["v"], "W": given}
+        phi = np.tanh(site.x @ w["V"].T + w["v"])
+        h = sums_of_classes(s, i, w)["S"]
+        variance = ((phi**2).sum(axis=1).mean() - (h**2).sum()) / site.n
+        w = steps(w, site, tau - body, rate=beta, names="W")
+        w = steps(w, site, body, rate=beta, names="Vv", on_features=towards_means(s, i, mu))
+        s.own[i] = {"W": w["W"]}
+        sent = {"V": w["V"], "v": w["v"], **sums_of_classes(s, i, w)}
+        return {**sent, "W_i": w["W"] - given, "h": h, "variance": np.asarray(variance)}
+
+    return client
+
+
+def combine_heads(s: Simulation, combined: Params) -> Params:
+    """FedPAC's server: backbones are averaged, and heads combined for everybody who sent one."""
+    moved, alone = {name: s.shared[name] + combined[name] for name in "Vv"}, s.alone
+    cohort = sorted(alone)
+    heads = [s.heads.get(j, s.shared["W"]) + alone[j]["W_i"] for j in cohort]
+    for i in cohort:
+        away = np.array([(alone[i]["h"] - alone[j]["h"]).ravel() for j in cohort])
+        spread = np.diag([np.sqrt(float(alone[j]["variance"])) for j in cohort])
+        share = least_norm(np.concatenate([away, spread], axis=1))
+        s.heads = {**s.heads, i: np.asarray(sum(a * head for a, head in zip(share, heads, strict=True)))}
+    return {**s.shared, **moved, **new_means(s, combined)}
+
+
+def least_norm(points: F64) -> F64:
+    """Shares of the convex combination of rows with the least norm, by trying every set of rows that may count."""
+    n, best, least = len(points), np.zeros(len(points)), np.inf
+    for chosen in range(1, 2**n):
+        some = [j for j in range(n) if chosen >> j & 1]
+        gram = points[some] @ points[some].T
+        system = np.block([[gram, -np.ones((len(some), 1))], [np.ones((1, len(some))), np.zeros((1, 1))]])
+        share = np.linalg.lstsq(system, np.append(np.zeros(len(some)), 1.0), rcond=None)[0][:-1]
+        if share.min() < -1e-12 or abs(share.sum() - 1) > 1e-9:
+            continue
+        norm = float(share @ gram @ share)
+        if norm < least:
+            least, best = norm, np.zeros(n)
+            best[some] = share
+    return best
+
+
+def combined_heads(twin: World) -> Simulation:
+    """A shared backbone, means of classes that are not known, and a head of zeros for each; the server has none yet."""
+    simulation = shared_head(twin, global_sites(twin))
+    classes = simulation.sites[0].t.shape[1]
+    simulation.own = [{"W": simulation.shared["W"]} for _ in simulation.sites]
+    simulation.shared |= {"P": np.zeros((classes, 4)), "k": np.zeros(classes)}
+    simulation.rows = [list(range(classes)) for _ in simulation.sites]
+    simulation.server = combine_heads
+    return simulation
+
+
 def local_sites(twin: World) -> list[Site]:
     """labels="local": everybody has as many outputs as the client with the most classes."""
     widest = max(site.t.shape[1] for site in twin.sites)
@@ -464,15 +829,15 @@ class Rival:
     client: Client
     server_lr: float | None = None
     scale: float | None = None
-    server: Callable[[], Server] | None = None  # makes one, which may remember earlier rounds
+    server: Server | None = None
+    exchanges: int = 1
 
     def play(self, twin: World, chosen: Sequence[Sequence[int]], **how: Any) -> tuple[Simulation, list[int]]:
         """Play rounds from the start; give where everybody is, and how many replies arrived."""
         simulation = self.start(twin)
         simulation.counts = how.pop("counts", ())
-        rules: dict[str, Any] = {"server_lr": self.server_lr, "scale": self.scale}
-        rules["server"] = self.server() if self.server else None
-        arrived = simulation.play(self.client, chosen, **rules, **how)
+        how |= {"server": self.server, "exchanges": self.exchanges}
+        arrived = simulation.play(self.client, chosen, server_lr=self.server_lr, scale=self.scale, **how)
         return simulation, arrived
 
 
@@ -500,6 +865,20 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
         ),
         "fedavg": Rival(pflego.FedAvg(**one_head), one_model, fedavg(tau, beta)),
         "fedprox": Rival(pflego.FedProx(**one_head, mu=0.7), one_model, fedavg(tau, beta, mu=0.7)),
+        "feddbe": Rival(
+            pflego.FedDBE(**one_head, kappa=2.0, mean_share=0.7),
+            lambda twin: shifted(twin, local_sites(twin)),
+            feddbe(tau, beta, kappa=2.0, share=0.7),
+        ),
+        "moon": Rival(
+            pflego.MOON(**one_head, mu=2.0),
+            lambda twin: with_previous(twin, local_sites(twin)),
+            moon(tau, beta, mu=2.0),
+        ),
+        "fedproto": Rival(pflego.FedProto(**plain, mu=0.8), prototypes, fedproto(tau, beta, mu=0.8)),
+        "fedpac": Rival(
+            pflego.FedPAC(**plain, mu=0.8, body_steps=2), combined_heads, fedpac(tau, beta, mu=0.8, body=2)
+        ),
         "fedper": Rival(pflego.FedPer(**plain), own_heads, fedper(tau, beta)),
         "fedrep": Rival(pflego.FedRep(**plain, body_steps=2), own_heads, fedrep(tau, beta, body=2)),
         "fedbabu": Rival(babu, fixed_head, fedbabu(tau, beta, momentum=0.5)),
@@ -511,6 +890,47 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
         "fedrecon": Rival(
             pflego.FedRecon(**plain, server_lr=rho), own_heads, fedrecon(tau, beta), server_lr=rho
         ),
+        "feddane": Rival(
+            pflego.FedDane(**one_head, mu=0.7),
+            one_model,
+            feddane(tau, beta, mu=0.7),
+            server=gradient_then_differences,
+            exchanges=2,
+        ),
+        "fednova": Rival(
+            pflego.FedNova(**one_head),
+            one_model,
+            lambda s, i: per_step(s.moved(fedavg(tau, beta)(s, i)), tau * beta),
+            server=mean_length,
+        ),
+        "fedopt": Rival(
+            pflego.FedOpt(**one_head, server_optimizer="yogi", server_lr=rho),
+            one_model,
+            differences(fedavg(tau, beta)),
+            server=fedopt("yogi", rho),
+        ),
+        "fedsgd": Rival(
+            pflego.FedSGD(client_lr=beta, labels="local", head_init="zeros"),
+            one_model,
+            one_gradient,
+            server=gradient_step(beta),
+        ),
+        "perfedavg": Rival(
+            pflego.PerFedAvg(**one_head, inner_lr=0.2),
+            one_model,
+            perfedavg(tau, beta, inner=0.2, seed=seed),
+        ),
+        "pfedme": Rival(
+            pflego.PFedMe(**one_head, inner_steps=3, mu=0.8, local_lr=0.4),
+            lambda twin: own_models(twin, local_sites(twin), shared=True),
+            pfedme(tau, beta, inner=3, mu=0.8, eta=0.4),
+        ),
+        "uga": Rival(
+            pflego.UGA(**one_head, server_lr=rho, server_optimizer="sgd"),
+            one_model,
+            uga(tau, beta),
+            server=gradient_step(rho),
+        ),
         "local": Rival(
             pflego.Local(**plain),
             lambda twin: own_models(twin, twin.sites, shared=False),
@@ -519,14 +939,14 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
         "scaffold": Rival(
             pflego.Scaffold(**one_head, server_lr=0.8),
             lambda twin: controlled(twin, local_sites(twin)),
-            scaffold(tau, beta),
-            server=lambda: scaffold_server(0.8),
+            differences(scaffold(tau, beta)),
+            server=scaffold_server(0.8),
         ),
         "feddyn": Rival(
             pflego.FedDyn(**one_head, mu=0.4),
             lambda twin: sloped(twin, local_sites(twin)),
-            feddyn(tau, beta, mu=0.4),
-            server=lambda: feddyn_server(0.4),
+            differences(feddyn(tau, beta, mu=0.4)),
+            server=feddyn_server(0.4),
         ),
         "apfl": Rival(
             pflego.APFL(**one_head), lambda twin: mixtures(twin, local_sites(twin)), apfl(tau, beta)

@@ -11,7 +11,7 @@ from torch import nn
 
 import pflego
 from pflego.errors import SettingError
-from pflego.federation.participation import cohort
+from pflego.federation.draws import cohort
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
 from pflego.training.progress import Progress
@@ -57,7 +57,7 @@ def test_participants_are_judged_before_aggregation_and_everyone_after() -> None
         z = np.tanh(client.x_test.numpy() @ V.T + v) @ W[:, :-1].T + W[:, -1]
         return int((client.classes.numpy()[z.argmax(axis=1)] == client.y_test.numpy()).sum())
 
-    chosen = cohort(pflego.Fixed(3), 5, seed=0, number=1)
+    chosen = cohort(pflego.Fixed(3), range(5), seed=0, number=1)
     before = sum(correct(twin.net.V, twin.net.v, i) for i in chosen)
     after = sum(correct(new["0.weight"], new["0.bias"], i) for i in range(5))
     assert run.history[0]["participants_accuracy"] == before / 12
@@ -65,6 +65,32 @@ def test_participants_are_judged_before_aggregation_and_everyone_after() -> None
     rows = run.evaluate()
     assert [row["id"] for row in rows] == list(twin.federation.ids)
     assert sum((row["accuracy"] or 0) * row["samples"] for row in rows) == pytest.approx(after)
+
+
+def test_participants_are_judged_on_their_training_data_where_that_is_asked_for() -> None:
+    twin = world()
+    settings: dict[str, Any] = {"rounds": 1, "participation": 3}
+    algorithm = pflego.PFLEGO(steps=4, server_lr=0.5)
+    run = pflego.train(twin.federation, twin.model, algorithm, evaluate_training=True, **settings)
+    right = samples = 0
+    for i in cohort(pflego.Fixed(3), range(5), seed=0, number=1):
+        client, W = twin.federation[i], run.states[f"c{i}"]["head"].numpy()
+        z = np.tanh(client.x_train.numpy() @ twin.net.V.T + twin.net.v) @ W[:, :-1].T + W[:, -1]
+        right += int((client.classes.numpy()[z.argmax(axis=1)] == client.y_train.numpy()).sum())
+        samples += len(z)
+    assert run.history[0]["participants_training_accuracy"] == right / samples
+    plain = pflego.train(twin.federation, twin.model, algorithm, **settings)
+    assert "participants_training_accuracy" not in plain.history[0]
+    assert plain.history[0]["forward_passes"] == run.history[0]["forward_passes"]
+    with pytest.raises(SettingError, match="evaluate_training"):
+        pflego.train(
+            twin.federation,
+            twin.model,
+            algorithm,
+            evaluate_training=True,
+            engine="flower-simulation",
+            **settings,
+        )
 
 
 def test_unequal_clients_one_sample_and_no_test_set_train_together() -> None:
@@ -229,6 +255,32 @@ def test_a_class_is_no_algorithm() -> None:
     twin = world()
     with pytest.raises(pflego.UserError, match=r"PFLEGO\(steps=50\)"):
         pflego.train(twin.federation, twin.model, pflego.PFLEGO, rounds=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [(int, "engine int failed: TypeError"), (lambda *_: 3, "must give a pflego Engine, not 3")],
+)
+def test_what_makes_no_engine_is_refused(engine: Any, said: str) -> None:
+    twin = world()
+    with pytest.raises(SettingError, match=said):
+        pflego.train(twin.federation, twin.model, pflego.PFLEGO(), rounds=1, engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("transform", "said"), [(lambda *_: {}, "must give tensors by the names"), (lambda: 3, "<lambda> failed")]
+)
+def test_a_transform_that_loses_tensors_is_refused(transform: Any, said: str) -> None:
+    twin = world()
+    with pytest.raises(SettingError, match=said):
+        pflego.train(twin.federation, twin.model, pflego.PFLEGO(), rounds=1, transforms=[transform])
+
+
+def test_a_head_init_that_fails_is_named() -> None:
+    twin = world()
+    method = pflego.PFLEGO(head_init=int)  # type: ignore[arg-type]
+    with pytest.raises(pflego.ModelError, match=r"head_init int.* failed: TypeError"):
+        pflego.train(twin.federation, twin.model, method, rounds=1)
 
 
 def test_a_backbone_alone_is_no_model() -> None:

@@ -90,11 +90,22 @@ def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
         "pflego": ["client_lr", "server_lr"],
         "fedavg": ["client_lr"],
         "fedprox": ["client_lr", "mu"],
+        "feddbe": ["client_lr", "kappa"],
+        "moon": ["client_lr", "mu"],
+        "fedproto": ["client_lr", "mu"],
+        "fedpac": ["client_lr", "mu"],
         "fedper": ["client_lr"],
         "fedrep": ["client_lr"],
         "fedbabu": ["client_lr"],
         "ditto": ["client_lr", "mu"],
         "fedrecon": ["client_lr", "server_lr"],
+        "feddane": ["client_lr", "mu"],
+        "fednova": ["client_lr"],
+        "fedopt": ["client_lr", "server_lr"],
+        "fedsgd": ["client_lr"],
+        "perfedavg": ["client_lr", "inner_lr"],
+        "pfedme": ["client_lr", "mu"],
+        "uga": ["client_lr", "server_lr"],
         "local": ["client_lr"],
         "scaffold": ["client_lr"],
         "feddyn": ["client_lr", "mu"],
@@ -104,9 +115,9 @@ def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
         "fedala": ["client_lr"],
     }
     assert usual(pflego.PFLEGO(client_lr=0.5, common_head=True)) == {
-        "client_lr": Range(0.0166667, 15.0, log=True),
-        "server_lr": Range(6.66667e-05, 0.06, log=True),
-        "head_decay": Range(0.00333333, 3.0, log=True),
+        "client_lr": Range(0.005, 50.0, log=True),
+        "server_lr": Range(2e-05, 0.2, log=True),
+        "head_decay": Range(0.001, 10.0, log=True),
     }
 
 

@@ -32,8 +32,9 @@ from pflego.advice.start import choose, start, stop_after
 from pflego.advice.verdict import Answer, answer, shrinks
 from pflego.advice.words import Advice, Standing
 from pflego.errors import SettingError, check_positive
-from pflego.federation.participation import Everyone, Fixed, Participation
-from pflego.federation.roster import Federation
+from pflego.federation.draws import Participation, check
+from pflego.federation.participation import Everyone, Fixed, participation_of
+from pflego.federation.roster import ClientId, Federation, check_federation
 from pflego.learning.evaluation import worst_tenth
 from pflego.learning.model import Model
 from pflego.randomness import numpy_generator
@@ -89,7 +90,7 @@ def advise(
     """
     began = time.perf_counter()
     _check(federation, rounds, look_at, splits, budget_seconds)
-    participation = _participation(participation, len(federation))
+    participation = _participation(participation, federation.ids)
     if model is None:
         usual = models.usual(str(federation.source.get("data")))
         model = models.build(usual, tuple(federation[0].x_train.shape[1:]), seed=seed)
@@ -133,7 +134,7 @@ def advise(
         choose(federating, personalising, common, alone, cost),
         data=federation.source,
         model=model.source,
-        clients=len(federation),
+        ids=federation.ids,
         participation=participation,
         seed=seed,
     )
@@ -160,6 +161,7 @@ def advise(
 def _check(
     federation: Federation, rounds: int | None, look_at: int | None, splits: int, budget: float
 ) -> None:
+    check_federation(federation)
     if len(federation) < 2:
         raise SettingError(
             "a federation of one client has nobody to federate with: let it learn alone, --algorithm local"
@@ -174,11 +176,11 @@ def _check(
     check_positive("budget_seconds", budget)
 
 
-def _participation(wanted: Participation | int | None, clients: int) -> Participation:
+def _participation(wanted: Participation | int | None, ids: Sequence[ClientId]) -> Participation:
     if wanted is None:
-        return Everyone() if clients <= _A_ROUND else Fixed(_A_ROUND)
-    chosen = Fixed(wanted) if isinstance(wanted, int) else wanted
-    chosen.check(clients)
+        return Everyone() if len(ids) <= _A_ROUND else Fixed(_A_ROUND)
+    chosen = participation_of(wanted)
+    check(chosen, ids)
     return chosen
 
 

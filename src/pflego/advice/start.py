@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -11,7 +11,8 @@ from pflego.advice.contest import Candidate, Contest
 from pflego.advice.verdict import MARGIN, RELATIVE_MARGIN, Answer
 from pflego.algorithms.base import Algorithm
 from pflego.algorithms.pflego import PFLEGO
-from pflego.federation.participation import Participation
+from pflego.federation.draws import Participation, expected, spelled
+from pflego.federation.roster import ClientId
 from pflego.runs.cost import Cost
 from pflego.settings.tables import command
 
@@ -78,7 +79,7 @@ def start(
     *,
     data: Mapping[str, object],
     model: Mapping[str, object],
-    clients: int,
+    ids: Sequence[ClientId],
     participation: Participation,
     seed: int,
 ) -> Start:
@@ -86,7 +87,7 @@ def start(
     contender, why = chosen
     candidate = contest.best([contender])
     options = _options(candidate.algorithm)
-    visited = participation.expected(clients) / clients
+    visited = expected(participation, ids, seed=seed) / len(ids)
     rounds = stop_after(contest, candidate)
     if rounds is None:
         rounds = _LONGER * contest.curve(candidate)[-1][0]
@@ -95,7 +96,7 @@ def start(
     training = {
         "algorithm": candidate.algorithm.name,
         **options,
-        "participation": str(participation),
+        "participation": spelled(participation),
         "rounds": rounds,
         "seed": seed,
     }
@@ -106,7 +107,7 @@ def start(
         why,
         candidate.algorithm.name,
         options,
-        str(participation),
+        spelled(participation),
         rounds,
         settings if named else None,
         command(_worth_saying(settings))

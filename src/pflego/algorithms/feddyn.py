@@ -38,6 +38,8 @@ class FedDyn(FedAvg):
         The strength of the pull to the shared model, and of what is remembered of every pull.
     """
 
+    needs_equal_chances = True
+
     mu: LearningRate = 0.1  # above zero, and searched for as rates are
 
     def init_state(self, problem: Problem, seed: int) -> Weights:

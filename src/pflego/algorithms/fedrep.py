@@ -7,7 +7,7 @@
     server          theta_{t+1} = theta_t + sum_i N_i (theta_i - theta_t) / sum_i N_i
 
 theta does not move in the first phase, so one forward pass serves all its steps. s is `body_steps`; both phases may
-have momentum, each its own.
+have momentum, each its own. Parts of the backbone that are personal learn in the second phase.
 """
 
 from __future__ import annotations
@@ -27,19 +27,29 @@ class FedRep(FedPer):
     Parameters
     ----------
     body_steps
-        s, how many of the tau steps, or of the epochs, train the backbone; those before train the head.
+        s, how many of the tau steps, or of the epochs, train the backbone; those before train the head. If not given, 5
+        steps or one epoch.
     """
 
-    body_steps: Whole = 5
+    abilities = frozenset({"personal parts", "training mode"})
+
+    body_steps: Whole | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.body_steps > self.duration:
-            unit = "steps" if self.epochs is None else "epochs"
-            raise SettingError(f"body_steps must be at most {unit}, {self.duration}, not {self.body_steps}")
+        unit = "steps" if self.epochs is None else "epochs"
+        if self.body > self.duration:
+            raise SettingError(f"body_steps must be at most {unit}, {self.duration}, not {self.body}")
+        if self.body_steps is None and self.epochs == 1:
+            raise SettingError("fedrep needs two epochs or more: one for the head, one for the backbone")
+
+    @property
+    def body(self) -> int:
+        """How long the backbone is trained, in steps or epochs."""
+        return self.body_steps or (5 if self.epochs is None else 1)
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Train the head on cached features, then the backbone, as in a round."""
         weights = {**shared, **state}
-        weights |= self.head_steps(problem, weights, self.duration - self.body_steps)
-        return self.descend(problem, weights, duration=self.body_steps, only=list(shared))
+        weights |= self.head_steps(problem, weights, self.duration - self.body)
+        return self.descend(problem, weights, duration=self.body, only=problem.model.names)

@@ -39,6 +39,8 @@ class Scaffold(FedAvg):
         eta_g, the share of the mean difference that the server takes.
     """
 
+    needs_equal_chances = True
+
     server_lr: Positive = 1.0
 
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:

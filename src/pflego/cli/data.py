@@ -9,6 +9,7 @@ import typer
 
 from pflego.cli import options
 from pflego.cli.check import DataArgument, check, holdings
+from pflego.cli.terminal import say
 
 app = typer.Typer(
     help="Data sets: which there are, fetch them, see who gets what. Check your own before a run.",
@@ -58,11 +59,11 @@ def get(
 
     for name in names:
         if name in EMBEDDED:
-            typer.echo(f"{name} is embedded, there is nothing to fetch")
+            say(f"{name} is embedded, there is nothing to fetch")
             continue
         source = sets.get(name, data_dir=_data_dir(context))
         arrays(name, source)
-        typer.echo(f"{name} is in {source.place}")
+        say(f"{name} is in {source.place}")
 
 
 @app.command(cls=options.taking("data", only=["seed"]))
@@ -125,7 +126,7 @@ def schema(
     written = schema_of(load_data(given)).to_json()
     make_folder(out.parent)
     write_atomically(out, written.encode())
-    typer.echo(f"written to {out}")
+    say(f"written to {out}")
 
 
 def _data_dir(context: typer.Context) -> Path | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pflego.cli.export import Adapt, Format, Out, formats_called, tell
+from pflego.cli.terminal import say
 from pflego.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ def init(
     from pflego.settings.tables import read_settings
 
     for path in write_app(folder, {} if settings is None else read_settings(settings)):
-        typer.echo(path)
-    typer.echo(f"next: edit {folder / 'pyproject.toml'}, then follow {folder / 'README.md'}")
+        say(path)
+    say(f"next: edit {folder / 'pyproject.toml'}, then follow {folder / 'README.md'}")
 
 
 @app.command()
@@ -71,7 +72,7 @@ def certs(
     from pflego.deploy.certificates import write_certificates
 
     for path in write_certificates(folder, host, days=days):
-        typer.echo(path)
+        say(path)
 
 
 @app.command()
@@ -83,7 +84,7 @@ def key(
     from pflego.deploy.certificates import write_key
 
     for written in write_key(path):
-        typer.echo(written)
+        say(written)
 
 
 @app.command()
@@ -133,12 +134,8 @@ def site(
     this site agrees to: a server that asks for another method, model or setting is refused.
     """
     _needs_flower()
-    from pflego.deploy.site import check, run
+    from pflego.deploy.site import run
 
-    seen = check(folder, node_config, key=key, root_certificates=root_certificates)
-    typer.echo(
-        f"ready: {seen.bytes:,} bytes of weights leave in a round; what was sent stands beside {seen.file}"
-    )
     run(
         folder,
         node_config,
@@ -147,6 +144,9 @@ def site(
         root_certificates=root_certificates,
         port=port,
         poll=poll,
+        ready=lambda seen: say(
+            f"ready: {seen.bytes:,} bytes of weights leave in a round; what was sent stands beside {seen.file}"
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pflego.cli import whose
-from pflego.cli.terminal import one_line
+from pflego.cli.terminal import one_line, say
 from pflego.errors import check_choice
 
 if TYPE_CHECKING:
@@ -56,5 +56,5 @@ def formats_called(name: str) -> list[FileFormat]:
 def tell(what: str, done: Exported) -> None:
     """Say which files were written, and which were not."""
     for name, why in done.refused.items():
-        typer.echo(f"no {name} file: {one_line(why)}", err=True)
-    typer.echo(f"{one_line(what)} in {done.folder}: {', '.join(path.name for path in done.files.values())}")
+        say(f"no {name} file: {one_line(why)}", err=True)
+    say(f"{one_line(what)} in {done.folder}: {', '.join(path.name for path in done.files.values())}")

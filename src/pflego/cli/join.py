@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pflego.cli import whose
+from pflego.cli.terminal import say
 
 
 def join(
@@ -47,7 +48,7 @@ def join(
     joined = joining.join(opened, federation, steps=steps, alone=alone, out=out)
     task = opened.federation.task
     new = federation[len(federation) - 1]
-    typer.echo(f"client {joined.client}, {len(new.x_train)} training and {len(new.x_test)} test samples")
+    say(f"client {joined.client}, {len(new.x_train)} training and {len(new.x_test)} test samples")
     table = Table(show_header=False)
     for label, score in [
         ("now", joined.score),
@@ -57,6 +58,6 @@ def join(
         if score is not None:
             table.add_row(f"{task.metric} {label}", percent(score.value(task), task.metric))
     Console().print(table)
-    typer.echo(
+    say(
         f"it takes part from now on: pflego run --resume --out {joined.run.folder} --rounds {len(opened.history) + 10}"
     )

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pflego.cli import options
+from pflego.cli.terminal import say
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from pflego.cli.console import Console
 
 app = typer.Typer(
     help="The paper's settings, tables and figures.", no_args_is_help=True, rich_markup_mode="rich"
@@ -119,7 +120,7 @@ def _runner(name: str) -> Callable[..., None]:
                     )
                 )
         except KeyboardInterrupt:
-            typer.echo("\nstopped; the same command goes on from here", err=True)
+            say("\nstopped; the same command goes on from here", err=True)
             raise typer.Exit(130) from None
         console.print(experiment.table(records, _EXPERIMENTS[name]))
         if picture := experiment.draw(records, out / f"{name}.png"):
@@ -147,14 +148,18 @@ def search(
     seed: FirstSeed = 1,
     out: Out = Path("runs/paper"),
 ) -> None:
-    """Search for the best rates like the appendix, by Optuna, on a fifth of each client's training data."""
+    """Search for the best rates like the appendix, by Optuna, on a fifth of each client's training data.
+
+    Rivals' rates and mu are searched together; of PFLEGO first the server's rate, then the client's, below 2/L as
+    measured and at the values that the paper tried and published.
+    """
     from rich.table import Table
 
     from pflego import paper
     from pflego.paper.search import search as look
 
     table = Table(title=f"best rates of {preset}", title_justify="left")
-    for heading in ("method", "found", "validation, %", "trials", "published"):
+    for heading in ("method", "found", "validation, %", "trials", "published", "2/L"):
         table.add_column(heading)
     changes = {**_given(rounds=rounds), **options.given(context)}
     for method in _list(methods):
@@ -166,6 +171,7 @@ def search(
             f"{found.accuracy:.2f}",
             str(found.trials),
             ", ".join(f"{name} {theirs[name]}" for name in found.rates),
+            "–" if found.bound is None else f"{found.bound:.3g}",
         )
     _console().print(table)
 
@@ -173,19 +179,19 @@ def search(
 @app.command()
 def results(
     folder: Annotated[Path, typer.Argument(help="Where the experiments were run.")] = Path("runs/paper"),
-    out: Annotated[Path, typer.Option(help="The page to write; figures go beside it as JSON.")] = Path(
-        "results.md"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="The page to write; figures go beside it as JSON.", dir_okay=False)
+    ] = Path("results.md"),
 ) -> None:
     """Write all results as one page: ours beside the paper's, and what was reduced."""
     from pflego.paper.results import write
 
-    typer.echo(f"{write(folder, out)} results in {out}")
+    say(f"{write(folder, out)} results in {out}")
 
 
 def _console() -> Console:
     """Make a console that cuts wide tables for a terminal, but not for a file."""
-    from rich.console import Console
+    from pflego.cli.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=180)
 

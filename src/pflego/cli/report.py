@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pflego.cli import whose
+from pflego.cli.terminal import say
 from pflego.errors import UserError
 
 
@@ -40,4 +41,4 @@ def report(
         write_report([open_run(folder, trust=trust) for folder in runs], path, alone=alone)
     except ModuleNotFoundError as error:
         raise UserError(str(error)) from error
-    typer.echo(f"to look at: {path}")
+    say(f"to look at: {path}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pflego.cli import options, whose
+from pflego.cli.terminal import say
 from pflego.errors import SettingError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def run(
             result = experiment.train(resume=resume, progress=True)
         except KeyboardInterrupt:
             if peers.first:
-                typer.echo(f"\nstopped; go on with: pflego run --resume --out {folder}", err=True)
+                say(f"\nstopped; go on with: pflego run --resume --out {folder}", err=True)
             raise typer.Exit(130) from None
     if not peers.first:
         return
@@ -116,6 +117,7 @@ def summary(run: Run) -> Table:
         table.add_row(f"{metric}, all clients, after local steps", percent(came_to.everyone_adapted, metric))
     table.add_row(f"{metric}, mean over clients", percent(came_to.client_mean, metric))
     table.add_row(f"{metric}, worst tenth of clients", percent(came_to.worst_tenth, metric))
+    table.add_row(f"{metric}, spread over clients", percent(came_to.spread, metric))
     table.add_row(
         "backbone passes per round and client",
         f"{came_to.forward_passes:.4g} forward, {came_to.backward_passes:.4g} backward",
@@ -124,6 +126,12 @@ def summary(run: Run) -> Table:
         "sent in all", f"{came_to.bytes_up / 1e6:.1f} MB up, {came_to.bytes_down / 1e6:.1f} MB down"
     )
     table.add_row("time of clients and server", f"{came_to.seconds:.1f} s")
+    if came_to.waited is not None:
+        table.add_row("the server would have waited for replies", f"{came_to.waited:.1f} s")
+    if came_to.never_heard:
+        names = ", ".join(map(str, came_to.never_heard[:_NAMED]))
+        others = f" and {len(came_to.never_heard) - _NAMED} more" if len(came_to.never_heard) > _NAMED else ""
+        table.add_row("asked and never heard", f"{names}{others}: {100 * came_to.unheard:.1f} % of the loss")
     if run.rejected:
         often = [f"{client} ({times})" for client, times in run.rejected.most_common(_NAMED)]
         others = f" and {len(run.rejected) - _NAMED} more" if len(run.rejected) > _NAMED else ""

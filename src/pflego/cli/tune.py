@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pflego.cli import options
+from pflego.cli.terminal import say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +28,7 @@ def tune(
         list[str] | None,
         typer.Option(
             help="What to try: server_lr=1e-4:1e-1:log (a range), steps=5:100 (whole numbers), client_lr=auto,0.01,0.1 "
-            "(a list). Any number of times. \\[the method's rates, thirtyfold to each side; beside auto 0.003 to 1]",
+            "(a list). Any number of times. \\[the method's rates, a hundredfold to each side; beside auto 0.001 to 3]",
             rich_help_panel=_SEARCH,
         ),
     ] = None,
@@ -63,20 +64,20 @@ def tune(
     spaces = None if over is None else dict(read(text) for text in over)
 
     def told(attempt: Attempt, metric: Metric) -> None:
-        typer.echo(f"trial {attempt.number} of {trials}: {_words(attempt, metric)}", err=True)
+        say(f"trial {attempt.number} of {trials}: {_words(attempt, metric)}", err=True)
 
     try:
         tuning = search({**base, **given}, spaces, out=out, trials=trials, hold_out=hold_out, told=told)
     except KeyboardInterrupt:
-        typer.echo("\nstopped; the same command goes on from here", err=True)
+        say("\nstopped; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
     console = Console()
     console.print(table(tuning))
     if tuning.mattered:
         shares = [f"{name} {100 * share:.0f} %" for name, share in tuning.mattered.items()]
-        typer.echo(f"what mattered: {', '.join(shares)}")
-    typer.echo(f"results in {out}{_picture(tuning, out)}")
-    typer.echo(f"train with the best: pflego run {out / 'best.toml'}")
+        say(f"what mattered: {', '.join(shares)}")
+    say(f"results in {out}{_picture(tuning, out)}")
+    say(f"train with the best: pflego run {out / 'best.toml'}")
 
 
 def table(tuning: Tuning) -> Table:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pflego.cli.terminal import say
 from pflego.errors import FolderError, UserError
 
 
@@ -21,11 +22,11 @@ def check(
     [bold]pflego check runs/a[/bold] looks at settings, checkpoint, states and history. Exit status 2 if anything is
     wrong. Of a run whose history alone is damaged, weights and heads can still be used.
     """
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     from pflego.after.export import check_exported, is_exported
+    from pflego.cli.console import Console
     from pflego.runs.folder import RunFolder
 
     run = RunFolder(folder)
@@ -40,6 +41,6 @@ def check(
         table.add_row(part, "[green]whole[/green]" if problem is None else f"[red]{escape(problem)}[/red]")
     Console().print(table)
     if kept := run.kept():
-        typer.echo(f"checkpoints to go back to: rounds {', '.join(map(str, kept))}")
+        say(f"checkpoints to go back to: rounds {', '.join(map(str, kept))}")
     if wrong := [part for part, problem in findings.items() if problem is not None]:
         raise UserError(f"{folder} is not whole: {', '.join(wrong)}")

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pflego.algorithms.registry import find_method, methods, spelling
+from pflego.algorithms.base import Family
+from pflego.algorithms.registry import find_method, methods
 from pflego.comparison.rates import Chosen, Rates, choose_rate, of_the_paper
+from pflego.comparison.variants import Variant
 from pflego.errors import SettingError, unknown
 from pflego.files import write_atomically
 from pflego.report.plots import Curve, Panel, draw
@@ -23,6 +25,8 @@ from pflego.settings.tables import Settings, known
 class Entry:
     """What one method came to with one seed."""
 
+    name: str  # of the method, or of a variant of it
+    family: Family
     seed: int
     summary: Summary
     cost: Cost  # of a round, for the client of median size
@@ -30,14 +34,16 @@ class Entry:
     rate: Chosen | None = None  # where its main rate was chosen by a search
 
     @classmethod
-    def of(cls, run: Run, seed: int, rate: Chosen | None = None) -> Entry:
+    def of(cls, name: str, run: Run, seed: int, rate: Chosen | None = None) -> Entry:
         """Sum up a run."""
         curves = curves_of(run.history, run.federation.task.metric)
-        return cls(seed, Summary.of(run), run.cost(), curves, rate)
+        return cls(name, run.algorithm.family, seed, Summary.of(run), run.cost(), curves, rate)
 
     def row(self) -> dict[str, object]:
         """Return its line in comparison.json."""
         return {
+            "name": self.name,
+            "family": self.family,
             "seed": self.seed,
             **asdict(self.summary),
             "cost": asdict(self.cost),
@@ -46,37 +52,33 @@ class Entry:
         }
 
 
-def choose(names: str) -> list[str]:
-    """Read a list of methods, `all` for all of this package.
-
-    >>> choose("pflego,fedavg")
-    ['pflego', 'fedavg']
-    """
-    chosen = list(methods()) if names == "all" else [name.strip() for name in names.split(",")]
-    return list(dict.fromkeys(spelling(find_method(name)) for name in chosen))
-
-
 def settings_for(
     name: str, given: Mapping[str, object], seed: int, folder: Path, *, others: Sequence[str] = ()
 ) -> Settings:
-    """Give one method's settings: what is given for all and what it knows of, overlaid with its own table.
+    """Give one method's settings: what is given for all and what it knows of, overlaid with its own.
 
-    A settings file may have a table per method, [pflego] or [fedavg], for what differs between them.
+    A settings file may have a table per method, [pflego] or [fedavg], for what differs between them; a variant's name
+    has what is its own.
     """
-    compared = [*methods(), *others]
-    everybodys = {field for other in compared for field in known("method", find_method(other))}
-    own = known("method", find_method(name))
-    tables = {find_method(other).__name__.lower(): other for other in compared}
+    variant = Variant.of(name)
+    kind = find_method(variant.method)
+    compared = [find_method(other) for other in (*methods(), *(Variant.of(o).method for o in others))]
+    everybodys = {field for other in compared for field in known("method", other)}
+    own = known("method", kind)
+    tables = {other.__name__.lower() for other in compared}
     settings = {k: v for k, v in given.items() if k not in tables and (k in own or k not in everybodys)}
-    called = find_method(name).__name__.lower()
+    called = kind.__name__.lower()
     table = given.get(called, {})
     if not isinstance(table, dict):
         raise SettingError(f"[{called}] must be a table of settings, not {table!r}")
-    table = {f"method.{key}" if f"method.{key}" in own else key: value for key, value in table.items()}
+    table = {
+        f"method.{key}" if f"method.{key}" in own else key: value
+        for key, value in {**table, **variant.settings}.items()
+    }
     for key in table.keys() - own.keys():  # what all methods have in common cannot differ between them
         raise unknown(f"setting of {called}", key, own)
-    place = _folder(folder, name) / f"seed-{seed}"
-    own_place = {"algorithm": name, "seed": seed, "out": str(place)}
+    place = folder / variant.folder / f"seed-{seed}"
+    own_place = {"algorithm": variant.method, "seed": seed, "out": str(place)}
     return Settings.of({"evaluate_adapted": True, **settings, **table, **own_place})
 
 
@@ -107,20 +109,18 @@ def compare(
                 settings = settings.changed(**{**of_the_paper(settings), **settings.flat})
             federation = federation or load_data(settings)
             if rates == "search" and name not in chosen:
-                chosen[name] = choose_rate(settings, settings.flat, federation, _folder(folder, name))
+                chosen[name] = choose_rate(
+                    settings, settings.flat, federation, folder / Variant.of(name).folder, called=name
+                )
                 if (choice := chosen[name]) is not None:
                     told(choice)
             if (choice := chosen.get(name)) is not None:
                 settings = settings.changed(**{choice.name: choice.value})
             run = Experiment.build(settings, federation=federation).train(resume=True, progress=progress)
-            entries.append(Entry.of(run, seed, chosen.get(name)))
+            entries.append(Entry.of(name, run, seed, chosen.get(name)))
     rows = [entry.row() for entry in entries]
     write_atomically(folder / "comparison.json", (json.dumps(rows, indent=1) + "\n").encode())
     return entries
-
-
-def _folder(folder: Path, name: str) -> Path:
-    return folder / name.replace(":", "-")
 
 
 def draw_curves(entries: Sequence[Entry], path: Path) -> Path:
@@ -130,8 +130,7 @@ def draw_curves(entries: Sequence[Entry], path: Path) -> Path:
 
     def curves(key: str, of: Callable[[Entry], float] = lambda _: 1) -> list[Curve]:
         return [
-            Curve(e.summary.algorithm, [t * of(e) for t, _ in e.curves[key]], [v for _, v in e.curves[key]])
-            for e in first
+            Curve(e.name, [t * of(e) for t, _ in e.curves[key]], [v for _, v in e.curves[key]]) for e in first
         ]
 
     panels = [

@@ -31,7 +31,7 @@ from pflego.tuning.space import FIXED_RATES, Value, fields_of
 
 Rates: TypeAlias = Literal["search", "given", "paper"]
 
-_PARTS = (1.0, 0.1, 0.3, 3.0, 10.0)  # of a rate that is a number, which is tried first
+_PARTS = (1.0, 0.03, 0.1, 0.3, 3.0, 10.0, 30.0)  # of a rate that is a number, which is tried first
 _SHARE = 4  # a trial has a quarter of the rounds,
 _LEAST = 5  # but at least five
 _OF_A_RUN = {"out", "track", "checkpoint_every", "keep", "states"}
@@ -72,7 +72,7 @@ def candidates(value: object) -> list[Value]:
     """List the rates to try, the present one first.
 
     >>> candidates(0.003)
-    [0.003, 0.0003, 0.0009, 0.009, 0.03]
+    [0.003, 9e-05, 0.0003, 0.0009, 0.009, 0.03, 0.09]
     """
     if isinstance(value, int | float) and value > 0:
         return [significant(part * value, 2) for part in _PARTS]
@@ -80,7 +80,12 @@ def candidates(value: object) -> list[Value]:
 
 
 def choose_rate(
-    settings: Settings, given: Mapping[str, object], federation: Federation, folder: Path
+    settings: Settings,
+    given: Mapping[str, object],
+    federation: Federation,
+    folder: Path,
+    *,
+    called: str | None = None,
 ) -> Chosen | None:
     """Search for a method's main rate, or read what a search found; None where the rate was given, or there is none."""
     algorithm = settings.algorithm
@@ -98,7 +103,8 @@ def choose_rate(
     file = folder / "rate.json"
     if (found := _read(file, made_of)) is not None:
         return found
-    chosen = _search(base, name, rates, hold_out(federation, seed=_seed(settings)), short)
+    held_out = hold_out(federation, seed=_seed(settings))
+    chosen = _search(called or spelling(settings.kind), base, name, rates, held_out, short)
     make_folder(folder)
     kept = {"made_of": made_of, "chosen": asdict(chosen)}
     write_atomically(file, (json.dumps(kept, indent=1) + "\n").encode())
@@ -106,7 +112,12 @@ def choose_rate(
 
 
 def _search(
-    base: Mapping[str, object], name: str, rates: Sequence[Value], validation: Federation, rounds: int
+    method: str,
+    base: Mapping[str, object],
+    name: str,
+    rates: Sequence[Value],
+    validation: Federation,
+    rounds: int,
 ) -> Chosen:
     """Try all rates; of several that are equally good the first is chosen."""
     task, began, passes = validation.task, time.monotonic(), 0.0
@@ -121,7 +132,6 @@ def _search(
         passes += sum((row["forward_passes"] or 0) + (row["backward_passes"] or 0) for row in history)
     rank = _rank(higher_is_better=task.higher_is_better)
     best, _ = max(tried, key=lambda one: rank(one[1]))
-    method = spelling(experiment.settings.kind)
     return Chosen(method, name, best, tried, rounds, passes, time.monotonic() - began)
 
 

@@ -10,9 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from pflego.deploy.flower.app_config import AppConfig
-from pflego.deploy.flower.child import QUIET, child
-from pflego.deploy.flower.terms import run_config
+from pflego.deploy.flower.child import SETTINGS, begin, child
 from pflego.errors import FolderError, UserError
 from pflego.files import make_folder, write_atomically
 
@@ -25,16 +23,11 @@ def run(app: Path, *, certs: Path, home: Path, port: int) -> None:
 
     home: where Flower's database and the connection of the `flwr` commands are kept.
     """
-    AppConfig.read(run_config(app))
     names = [certs / name for name in ("ca.crt", "server.pem", "server.key")]
     for path in names:
         if not path.is_file():
             raise FolderError(f"{path} is not there: pflego deploy certs {certs} --host NAME makes it")
     authority, certificate, key = (str(path.resolve()) for path in names)
-    make_folder(home, private=True)
-    address = f"127.0.0.1:{port}"
-    connection = f'[superlink.{CONNECTION}]\naddress = "{address}"\nroot-certificates = "{authority}"\n'
-    write_atomically(home / "config.toml", connection.encode(), private=True)
     options = [
         "--ssl-ca-certfile", authority, "--ssl-certfile", certificate, "--ssl-keyfile", key,
         "--enable-supernode-auth", "--disable-runtime-dependency-installation",
@@ -42,10 +35,25 @@ def run(app: Path, *, certs: Path, home: Path, port: int) -> None:
     ]  # fmt: skip
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the SuperLink is ended too
     with child("superlink", options, FLWR_HOME=str(home.resolve())) as superlink:
+        _check(app)
+        make_folder(home, private=True)
+        connection = f'address = "127.0.0.1:{port}"\nroot-certificates = "{authority}"\n'
+        write_atomically(
+            home / "config.toml", f"[superlink.{CONNECTION}]\n{connection}".encode(), private=True
+        )
+        begin(superlink)
         _wait(superlink, port)
         _start(app, home)
         superlink.wait()
     raise UserError(f"the SuperLink ended with status {superlink.returncode}: what it said stands above")
+
+
+def _check(app: Path) -> None:
+    """Refuse settings that make no sense."""
+    from pflego.deploy.flower.app_config import AppConfig  # loads torch, while Flower is loaded beside this
+    from pflego.deploy.flower.terms import run_config
+
+    AppConfig.read(run_config(app))
 
 
 def _wait(superlink: subprocess.Popen[bytes], port: int) -> None:
@@ -62,6 +70,6 @@ def _wait(superlink: subprocess.Popen[bytes], port: int) -> None:
 def _start(app: Path, home: Path) -> None:
     """Start the run, or go on with it: the folder that it writes to says which."""
     program = [str(Path(sys.executable).with_name("flwr")), "run", str(app.resolve()), CONNECTION]
-    environment = {**os.environ, **QUIET, "FLWR_HOME": str(home.resolve())}
+    environment = {**os.environ, **SETTINGS, "FLWR_HOME": str(home.resolve())}
     if subprocess.run(program, env=environment, cwd=home, check=False).returncode:
         raise UserError("the run could not be started: what Flower said stands above")

@@ -7,18 +7,23 @@ import signal
 import socket
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from secrets import token_bytes
+from typing import TYPE_CHECKING
 
-from pflego.deploy.flower.child import QUIET, child
-from pflego.deploy.inspection import Inspection, inspect
-from pflego.deploy.reading import read_node_config
+from pflego.deploy.flower.child import SETTINGS, begin, child
 from pflego.errors import FolderError, SettingError, UserError
 from pflego.files import write_atomically
+
+if TYPE_CHECKING:
+    from pflego.deploy.inspection import Inspection
 
 
 def accepting(app: Path, node_config: str) -> str:
     """Add to a node config that the operator accepts an app: its method, model and settings, and no others."""
+    from pflego.deploy.node_config import read_node_config
+
     if "accepts" in read_node_config(node_config):
         return node_config
     if '"' in str(app.resolve()):
@@ -26,34 +31,54 @@ def accepting(app: Path, node_config: str) -> str:
     return f'{node_config} accepts="{app.resolve()}"'
 
 
-def check(app: Path, node_config: str, *, key: Path, root_certificates: Path) -> Inspection:
-    """Do what a round asks of this site, before anybody is told of it: all that can fail fails here."""
+def check_files(key: Path, root_certificates: Path) -> None:
+    """Refuse files that are not there, and a key that is no secret."""
     for path, what in ((key, "the site's key"), (root_certificates, "the authority's certificate")):
         if not path.is_file():
             raise FolderError(f"{path} is not there: name {what}")
     if key.stat().st_mode & 0o077:
         raise FolderError(f"{key} can be read by others than its owner: chmod 600 {key}")
-    return inspect(app, accepting(app, node_config))
 
 
 def run(
-    app: Path, node_config: str, *, superlink: str, key: Path, root_certificates: Path, port: int, poll: float
+    app: Path,
+    node_config: str,
+    *,
+    superlink: str,
+    key: Path,
+    root_certificates: Path,
+    port: int,
+    poll: float,
+    ready: Callable[[Inspection], None],
 ) -> None:
-    """Take part until the SuperNode ends, which is an error: it is meant to stay."""
-    os.environ.update(QUIET)
-    from pflego.deploy.flower.worker import work  # after the environment: Flower reads it when it is imported
+    """Take part until the SuperNode ends, which is an error: it is meant to stay.
 
-    address, secret = f"127.0.0.1:{port or _free_port()}", token_bytes(32)
+    A round's work is done here before the SuperNode begins: all that can fail fails before anybody is told of it.
+
+    ready: is told what will leave in a round.
+    """
+    check_files(key, root_certificates)
+    os.environ.update(SETTINGS)  # Flower reads it when it is imported, which begins with the next line
+    address, secret, agreed = (
+        f"127.0.0.1:{port or _free_port()}",
+        token_bytes(32),
+        accepting(app, node_config),
+    )
     options = [
         "--superlink", superlink, "--root-certificates", str(root_certificates),
         "--auth-supernode-private-key", str(key), "--isolation", "process", "--host", "127.0.0.1",
-        "--port", address.partition(":")[2], "--node-config", accepting(app, node_config),
+        "--port", address.partition(":")[2], "--node-config", agreed,
     ]  # fmt: skip
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the SuperNode is ended too
     with tempfile.TemporaryDirectory(prefix="pflego-") as folder:
         file = Path(folder) / "secret"
         write_atomically(file, secret, private=True)
         with child("supernode", [*options, "--superexec-auth-secret-file", str(file)], poll=poll) as node:
+            from pflego.deploy.flower.worker import work  # loads torch, while Flower is loaded beside this
+            from pflego.deploy.inspection import inspect
+
+            ready(inspect(app, agreed))
+            begin(node)
             work(address, secret, while_true=lambda: node.poll() is None)
     raise UserError(f"the SuperNode ended with status {node.returncode}: what it said stands above")
 

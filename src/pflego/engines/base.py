@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from pflego.algorithms.base import Algorithm
 from pflego.exchange.metrics import Metrics
@@ -65,10 +65,16 @@ class Gathered:
     answered: int  # clients that have an outcome
     rejected: Sequence[ClientId]  # those of them whose outcome is not fit for use
     arrived: int  # of the others, those whose contribution arrived
+    heard: Sequence[ClientId]  # who they are
+    losses: Mapping[
+        int, float
+    ]  # theirs where the gradient was taken, by position, where an objective needs them
     metrics: Metrics
     seconds: float
+    alone: Weights = field(default_factory=dict)  # what is not combined, by name and client
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Lets clients work, here or elsewhere."""
 

@@ -13,7 +13,9 @@ import torch
 from pflego.algorithms.base import Algorithm, works_in_groups
 from pflego.engines.base import Gathered, Outcome, Turn, Work
 from pflego.engines.parallel import map_in_threads
+from pflego.errors import SettingError, calling, named, shortened
 from pflego.exchange.metrics import Metric, check_names, largest, mean
+from pflego.exchange.objective import JOINT_LOSS
 from pflego.exchange.round import Update
 from pflego.exchange.transforms import Transform
 from pflego.federation.roster import ClientId
@@ -52,6 +54,8 @@ class LocalEngine:
         Whether contributions may be added up before they are sent: not where replies can be missing one by one.
     evaluate
         Whether a client's loss and test result are looked at after its work.
+    training
+        Whether its result on its training data is looked at too.
     """
 
     problems: Problems
@@ -60,6 +64,7 @@ class LocalEngine:
     transforms: Sequence[Transform] = ()
     together: bool = True
     evaluate: bool = True
+    training: bool = False
 
     def personal(self, shared: Weights, problem: Problem, *, adapt: bool = False) -> Weights:
         """Give the weights of a client's own model, its state first made ready for the shared ones if asked to."""
@@ -125,7 +130,9 @@ class LocalEngine:
 
     @property
     def _adds_up(self) -> bool:
-        return self.together and not self.transforms and works_in_groups(self.algorithm)
+        # clients whose backbones differ cannot go through one together
+        one_backbone = not self.problems.model.personal_names
+        return one_backbone and self.together and not self.transforms and works_in_groups(self.algorithm)
 
     def _group(self, turns: Sequence[Turn], shared: Weights) -> _Done:
         """Let clients work together, or one by one where that comes to nothing."""
@@ -165,7 +172,14 @@ class LocalEngine:
         names, client = self.algorithm.largest, self.problems.federation.ids[turn.position]
         sent = {name: tensor for name, tensor in contribution.items() if name not in names}
         for transform in self.transforms:
-            sent = transform(sent, turn.now, client)
+            with calling(f"transform {named(transform)} failed", SettingError):
+                done = transform(sent, turn.now, client)
+            if not isinstance(done, Mapping) or done.keys() != sent.keys():
+                raise SettingError(
+                    f"transform {named(transform)} must give tensors by the names it was given, "
+                    f"{', '.join(sent)}, not {shortened(done)}"
+                )
+            sent = dict(done)
         return {**sent, **{name: tensor for name, tensor in contribution.items() if name in names}}
 
     def _outcome(
@@ -184,6 +198,8 @@ class LocalEngine:
             "forward_passes": largest(problem.forward_passes),
             "backward_passes": largest(problem.backward_passes),
         }
+        if turn.now.emphasis is not None and update.joint_loss is not None:
+            metrics[JOINT_LOSS] = mean(update.joint_loss, turn.now.alpha)
         finite = is_finite(sent) and is_finite(update.state)
         finite = finite and all(isfinite(metric.total) for metric in update.metrics.values())
         if self.evaluate:
@@ -194,6 +210,9 @@ class LocalEngine:
                 score = problem.test(weights)
                 metrics["loss"] = mean(loss, turn.now.alpha)
                 metrics["test"] = Metric(score.score, "mean", score.samples)
+                if self.training:
+                    score = problem.test_on_training_data(weights)
+                    metrics["training"] = Metric(score.score, "mean", score.samples)
         return Outcome(
             turn.position,
             problem.client.id,

@@ -14,15 +14,24 @@ import numpy.typing as npt
 
 from pflego.algorithms.base import Algorithm
 from pflego.engines.base import Engine, Gathered, Outcome, Turn, Work
-from pflego.errors import SettingError
 from pflego.exchange.aggregation import Aggregation, Mean
-from pflego.exchange.metrics import Metric, combine, total
-from pflego.exchange.round import Round
+from pflego.exchange.metrics import Metric, combine, largest, total
+from pflego.exchange.objective import JOINT_LOSS, Objective
+from pflego.exchange.round import Round, of_client
 from pflego.exchange.transforms import Transform
-from pflego.exchange.weighting import WEIGHTINGS, Floats, Missing, WeightingName, cohort_weights, correction
+from pflego.exchange.weighting import (
+    WEIGHTINGS,
+    Missing,
+    Standing,
+    WeightingName,
+    cohort_weights,
+    correction,
+)
 from pflego.federation.roster import ClientId
 from pflego.weights import Weights, elementwise_largest, is_finite, nbytes, weighted_sum
 
+SLOWEST = "slowest"  # seconds until the last reply was there
+_OBJECTIVE = "objective/"  # before the names of what the server keeps for it
 _OF_WORK = (
     "forward_passes",
     "backward_passes",
@@ -40,6 +49,7 @@ class Played:
     states: dict[ClientId, Weights]  # those that changed
     metrics: Mapping[str, Metric]
     missing: int  # clients that were asked and whose contribution did not arrive
+    silent: Sequence[ClientId]  # those clients
     rejected: Sequence[ClientId]  # clients whose work was not finite
     refused: bool  # whether the server's own step was not finite, and so not taken
     arrived: int
@@ -54,10 +64,8 @@ class Exchange:
     ----------
     algorithm
         What clients and server do.
-    importance
-        a_i of all clients.
-    scale
-        I/r.
+    standing
+        Gives how much every client counts in a round, by the round's number.
     aggregation
         How contributions are combined.
     missing
@@ -66,15 +74,17 @@ class Exchange:
         What happens to a contribution before it is sent.
     seed
         Decides every random draw.
+    objective
+        What is minimised; None: the mean loss.
     """
 
     algorithm: Algorithm
-    importance: Floats
-    scale: float = 1.0
+    standing: Callable[[int], Standing]
     aggregation: Aggregation = Mean()
     missing: Missing = "zero"
     transforms: Sequence[Transform] = ()
     seed: int = 0
+    objective: Objective | None = None
 
     @classmethod
     def of(
@@ -89,14 +99,13 @@ class Exchange:
         transforms: Sequence[Transform] = (),
         seed: int = 0,
     ) -> Exchange:
-        """Make the exchange of a federation of clients with these sample counts; r is everybody if not given."""
-        importance = WEIGHTINGS[weighting](np.asarray(sizes))
-        if expected is not None and not expected > 0:
-            raise SettingError(
-                f"participation expects {expected} clients per round: it must be more than none"
-            )
+        """Make the exchange of a federation of clients with these sample counts, the same in every round.
+
+        r is everybody if not given.
+        """
         scale = 1.0 if expected is None else len(sizes) / expected
-        return cls(algorithm, importance, scale, aggregation, missing, transforms, seed)
+        always = Standing(WEIGHTINGS[weighting](np.asarray(sizes)), np.full(len(sizes), scale))
+        return cls(algorithm, lambda number: always, aggregation, missing, transforms, seed)
 
     @property
     def sums(self) -> bool:
@@ -105,15 +114,30 @@ class Exchange:
 
     def round(self, number: int, exchange: int = 0) -> Round:
         """Return what the server knows of a round."""
-        return Round(number, scale=self.scale, seed=self.seed, exchange=exchange)
+        largest = self.standing(number).largest_scale
+        return Round(number, scale=largest, largest_scale=largest, seed=self.seed, exchange=exchange)
 
     def turns(self, now: Round, cohort: Sequence[int]) -> list[Turn]:
         """List what every client of a cohort is asked to do."""
-        importance = [float(self.importance[position]) for position in cohort]
-        weights = cohort_weights(importance, [self.scale] * len(cohort), self.algorithm.weights)
+        standing = self.standing(now.number)
+        importance = [float(standing.importance[position]) for position in cohort]
+        scales = [float(standing.scales[position]) for position in cohort]
+        kind = "unbiased" if self.missing == "inverse" else self.algorithm.weights
+        weights = cohort_weights(importance, [scale / standing.arrival for scale in scales], kind)
         return [
-            Turn(position, replace(now, alpha=alpha), weight)
-            for position, alpha, weight in zip(cohort, importance, weights, strict=True)
+            Turn(position, replace(now, alpha=alpha, scale=scale), weight)
+            for position, alpha, scale, weight in zip(cohort, importance, scales, weights, strict=True)
+        ]
+
+    def emphasise(self, turns: Sequence[Turn], state: Weights) -> list[Turn]:
+        """Tell clients what they multiply their gradients by, where there is an objective."""
+        if self.objective is None or not turns:
+            return list(turns)
+        importance = self.standing(turns[0].now.number).importance
+        emphases = self.objective.emphases(state, [turn.position for turn in turns], importance)
+        return [
+            replace(turn, now=replace(turn.now, emphasis=emphasis))
+            for turn, emphasis in zip(turns, emphases, strict=True)
         ]
 
     def play(
@@ -127,6 +151,7 @@ class Exchange:
         ids: Sequence[ClientId],
         keep: Callable[[Mapping[ClientId, Weights]], None],
         arrives: Callable[[Outcome], bool] = lambda outcome: True,
+        takes: Callable[[Outcome], float] | None = None,
     ) -> Played:
         """Play a round.
 
@@ -144,22 +169,25 @@ class Exchange:
             Takes the states that have changed, after every exchange.
         arrives
             Says whose contribution arrives.
+        takes
+            Says after how many seconds; the slowest of those that arrive is a metric, SLOWEST.
         """
         played: Played | None = None
         for exchange in range(self.algorithm.exchanges):
             now = self.round(number, exchange)
+            server, watch = self._divided(number, server)
             answers = self.algorithm.answers(now, shared, server, [ids[position] for position in cohort])
             turns = [
                 replace(turn, answer=dict(answers[ids[turn.position]]))
                 if ids[turn.position] in answers
                 else turn
-                for turn in self.turns(now, cohort)
+                for turn in self.emphasise(self.turns(now, cohort), watch)
             ]
             work = engine.run(turns, shared)
             sound = [outcome for outcome in work.outcomes if outcome.finite]  # the others did nothing of use
-            gathered = engine.pool(self._gather(turns, work, [o for o in sound if arrives(o)]))
+            gathered = engine.pool(self._gather(turns, work, [o for o in sound if arrives(o)], takes))
             states = {outcome.client: outcome.state for outcome in sound}
-            bytes_down = nbytes(shared) * len(turns) + sum(nbytes(turn.answer) for turn in turns)
+            bytes_down = sum(nbytes({**shared, **turn.answer}) for turn in turns)
             began, refused = time.perf_counter(), False
             if gathered.arrived:  # without any there is no step, not even one of the server's momentum
                 aggregate = self.aggregate(gathered, asked=len(turns))
@@ -168,6 +196,7 @@ class Exchange:
                 refused = not (is_finite(moved) and is_finite(memory))
                 if not refused:
                     shared, server = moved, memory
+            server |= self._watched(number, watch, gathered.losses)
             seconds = gathered.seconds + time.perf_counter() - began
             keep(states)
             this = Played(
@@ -176,6 +205,7 @@ class Exchange:
                 states,
                 {**gathered.metrics, "bytes_down": total(bytes_down)},
                 missing=len(turns) - len(gathered.rejected) - gathered.arrived,
+                silent=_silent([ids[turn.position] for turn in turns], gathered),
                 rejected=gathered.rejected,
                 refused=refused,
                 arrived=gathered.arrived,
@@ -190,14 +220,40 @@ class Exchange:
         factor = correction(gathered.weight, complete=gathered.arrived == asked, missing=self.missing)
         parts = [(1.0, gathered.total)] if self.aggregation.additive else list(gathered.parts.values())
         weights = [weight * factor for weight, _ in parts]
-        return {**self.aggregation.combine([c for _, c in parts], weights), **gathered.largest}
+        combined = self.aggregation.combine([c for _, c in parts], weights)
+        return {**combined, **gathered.largest, **gathered.alone}
 
-    def _gather(self, turns: Sequence[Turn], work: Work, arrived: Sequence[Outcome]) -> Gathered:
+    def _divided(self, number: int, server: Weights) -> tuple[Weights, Weights]:
+        """Tell the server's own state from what it keeps for the objective, which is made when there is none yet."""
+        kept = {n.removeprefix(_OBJECTIVE): t for n, t in server.items() if n.startswith(_OBJECTIVE)}
+        if self.objective is not None and not kept:
+            kept = self.objective.first(self.standing(number).importance)
+        return {n: t for n, t in server.items() if not n.startswith(_OBJECTIVE)}, kept
+
+    def _watched(self, number: int, kept: Weights, losses: Mapping[int, float]) -> Weights:
+        """Move what the server keeps for the objective: in a round without losses too, which is one of them."""
+        if self.objective is None:
+            return {}
+        standing = self.standing(number)
+        weights = {p: float(standing.importance[p] * standing.scales[p]) / standing.arrival for p in losses}
+        moved = self.objective.step(kept, losses, weights, standing.importance)
+        return {_OBJECTIVE + name: tensor for name, tensor in moved.items()}
+
+    def _gather(
+        self,
+        turns: Sequence[Turn],
+        work: Work,
+        arrived: Sequence[Outcome],
+        takes: Callable[[Outcome], float] | None,
+    ) -> Gathered:
         """Put together what has arrived in this process."""
         weights = {turn.position: turn.weight for turn in turns}
-        names = self.algorithm.largest
+        names, alone = self.algorithm.largest, self.algorithm.sent_alone
         parts = {
-            o.position: (weights[o.position], {n: t for n, t in o.contribution.items() if n not in names})
+            o.position: (
+                weights[o.position],
+                {n: t for n, t in o.contribution.items() if n not in names and not alone(n)},
+            )
             for o in arrived
             if o.contribution is not None
         }
@@ -213,14 +269,34 @@ class Exchange:
             answered=len(work.outcomes),
             rejected=[outcome.client for outcome in work.outcomes if not outcome.finite],
             arrived=len(arrived),
+            heard=[outcome.client for outcome in arrived],
+            losses={
+                o.position: loss
+                for o in arrived
+                if JOINT_LOSS in o.metrics and (loss := o.metrics[JOINT_LOSS].value) is not None
+            },
             metrics=combine(
                 [
                     *(outcome.metrics for outcome in work.outcomes),
                     {"bytes_up": total(sum(outcome.bytes_up for outcome in arrived))},
+                    *({SLOWEST: largest(takes(outcome))} for outcome in arrived if takes is not None),
                 ]
             ),
             seconds=work.seconds,
+            alone={
+                of_client(name, outcome.client): tensor
+                for outcome in arrived
+                for name, tensor in (outcome.contribution or {}).items()
+                if alone(name)
+            },
         )
+
+
+def _silent(asked: Sequence[ClientId], gathered: Gathered) -> list[ClientId]:
+    if gathered.arrived + len(gathered.rejected) == len(asked):
+        return []
+    known = {*gathered.heard, *gathered.rejected}
+    return [client for client in asked if client not in known]
 
 
 def _share(turns: Sequence[Turn]) -> float:
@@ -240,6 +316,7 @@ def _after(first: Played, second: Played) -> Played:
         states={**first.states, **second.states},
         metrics=metrics,
         missing=max(first.missing, second.missing),
+        silent=list(dict.fromkeys([*first.silent, *second.silent])),
         rejected=list(dict.fromkeys([*first.rejected, *second.rejected])),
         refused=first.refused or second.refused,
         seconds=first.seconds + second.seconds,

@@ -51,8 +51,9 @@ class Metric:
 Metrics: TypeAlias = Mapping[str, Metric]
 
 _TAKEN = {
-    "round", "participants", "loss", "test", "seconds", "bytes_up", "bytes_down", "forward_passes", "backward_passes",
-    "missing", "rejected", "refused",
+    "round", "participants", "loss", "test", "training", "seconds", "bytes_up", "bytes_down", "forward_passes",
+    "backward_passes", "missing", "rejected", "refused", "joint_loss", "members", "joined", "left", "waited",
+    "slowest",
 }  # fmt: skip
 
 

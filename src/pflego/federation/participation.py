@@ -1,39 +1,21 @@
-"""Who takes part in a round.
+"""Who takes part in a round: processes in which all clients have the same chance, and how settings spell a process.
 
-A participation process draws a cohort and knows its own expectation r, so that I/r is always the inverse of
-a client's chance to take part: Pr(i in cohort) = r / I.
+Such a process draws a cohort and knows its own expectation r, so that I/r is the inverse of a client's chance to take
+part: Pr(i in cohort) = r / I.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
 from pflego.declaration import load_object
 from pflego.errors import SettingError, UserError, check_positive
-from pflego.randomness import numpy_generator
-
-Positions = npt.NDArray[np.int64]
-
-
-@runtime_checkable
-class Participation(Protocol):
-    """A participation process."""
-
-    def check(self, clients: int) -> None:
-        """Refuse a federation that is too small for it."""
-        ...
-
-    def expected(self, clients: int) -> float:
-        """Give r, the expected number of participants."""
-        ...
-
-    def draw(self, clients: int, generator: np.random.Generator) -> Positions:
-        """Draw a cohort: positions of clients."""
-        ...
+from pflego.federation.client import ClientId
+from pflego.federation.draws import Equal, Floats, Participation, Positions, Unequal
+from pflego.federation.unequal import Daily, Estimated, Independent
 
 
 @dataclass(frozen=True)
@@ -142,7 +124,7 @@ class Guest:
     """A process that somebody else has written, and the name it was found by: module:Name."""
 
     name: str
-    process: Participation
+    process: Equal
 
     def check(self, clients: int) -> None:
         """Do as the process does."""
@@ -160,31 +142,27 @@ class Guest:
         return self.name
 
 
-def cohort(participation: Participation, clients: int, *, seed: int, number: int) -> list[int]:
-    """Give the cohort of a round, ascending: a function of (seed, number) and the process alone.
+@dataclass(frozen=True)
+class UnequalGuest:
+    """The same for a process in which every client has a chance of its own."""
 
-    >>> cohort(Fixed(3), 10, seed=0, number=1) == cohort(Fixed(3), 10, seed=0, number=1)
-    True
-    """
-    drawn = participation.draw(clients, numpy_generator(seed, "cohort", round_number=number))
-    positions = sorted(int(position) for position in drawn)
-    if len(set(positions)) < len(positions) or any(not 0 <= position < clients for position in positions):
-        raise SettingError(
-            f"participation {spelled(participation)} drew {positions} in round {number}: a cohort is some of the "
-            f"positions 0 to {clients - 1}, each at most once"
-        )
-    return positions
+    name: str
+    process: Unequal
 
+    def check_ids(self, ids: Sequence[ClientId]) -> None:
+        """Do as the process does."""
+        self.process.check_ids(ids)
 
-def spelled(participation: Participation) -> str:
-    """Give the text that settings have for a process; of one that says nothing of itself, the name of its class.
+    def chances(self, ids: Sequence[ClientId], *, number: int, seed: int) -> Floats:
+        """Do as the process does."""
+        return self.process.chances(ids, number=number, seed=seed)
 
-    >>> spelled(Between(4, 28))
-    'between:4-28'
-    """
-    kind = type(participation)
-    silent = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
-    return f"{kind.__module__}.{kind.__qualname__}" if silent else str(participation)
+    def draw_ids(self, ids: Sequence[ClientId], *, number: int, seed: int) -> Positions:
+        """Do as the process does."""
+        return self.process.draw_ids(ids, number=number, seed=seed)
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def participation_of(given: object) -> Participation:
@@ -197,11 +175,13 @@ def participation_of(given: object) -> Participation:
         return Fixed(given)
     if isinstance(given, str):
         return _read(given)
-    if isinstance(given, Participation) and not isinstance(given, type):
+    if isinstance(given, Mapping):
+        return Independent({str(client): p for client, p in given.items()})
+    if isinstance(given, Equal | Unequal) and not isinstance(given, type):
         return given
     raise SettingError(
-        f"participation must be a number of clients per round, Fixed, Binomial, Between, Everyone or a process of your "
-        f"own with check, expected and draw, not {given!r}"
+        f"participation must be a number of clients per round, Fixed, Binomial, Between, Everyone, Independent, Daily, "
+        f"Estimated or a process of your own with check, expected and draw, not {given!r}"
     )
 
 
@@ -216,6 +196,15 @@ def _read(text: str) -> Participation:
             case "between":
                 low, high = value.split("-")
                 return Between(int(low), int(high))
+            case "independent":
+                return Independent.read(value)
+            case "daily":
+                chances, _, rounds = value.partition("/")
+                least, most = chances.split("-")
+                return Daily(float(least), float(most), int(rounds or 24))
+            case "estimated":
+                cutoff, _, process = value.partition(":")
+                return Estimated(_read(process), int(cutoff))
             case _ if not value:
                 return Fixed(int(kind))
             case _:
@@ -224,8 +213,8 @@ def _read(text: str) -> Participation:
         if isinstance(error, UserError):
             raise
     raise SettingError(
-        f"cannot read participation {text!r}: give a number of clients (20), everyone, binomial:0.2, between:4-28, or "
-        f"module:Name of a process of your own"
+        f"cannot read participation {text!r}: give a number of clients (20), everyone, binomial:0.2, between:4-28, "
+        f"independent:FILE, daily:0.05-0.5, estimated:50:binomial:0.2, or module:Name of a process of your own"
     )
 
 
@@ -235,7 +224,9 @@ def _guest(text: str) -> Participation:
         process = found() if isinstance(found, type) else found
     except TypeError as error:
         raise SettingError(f"participation {text!r} cannot be made without arguments: {error}") from error
-    if not isinstance(process, Participation):
+    if isinstance(process, Unequal):
+        return UnequalGuest(text, process)
+    if not isinstance(process, Equal):
         raise SettingError(f"participation {text!r} is no process: it needs check, expected and draw")
     return Guest(text, process)
 

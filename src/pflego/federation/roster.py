@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pflego.errors import DataError, shortened
+from pflego.errors import DataError, SettingError, calling, named, shortened
 from pflego.federation.client import Array, Client, ClientId, checked_id
 from pflego.learning.task import Classification, Regression, Task
 
@@ -170,7 +170,8 @@ class Federation:
         """Give the client at a position, 0 to len - 1, the order of `ids`."""
         if isinstance(position, bool) or not isinstance(position, Integral):
             raise DataError(f"clients are at positions 0 to {len(self) - 1}, not at {shortened(position)}")
-        client = self._load(self.ids[position])
+        with calling(f"{named(self._load)}({self.ids[position]!r}) failed", DataError):
+            client = self._load(self.ids[position])
         if not isinstance(client, Client):
             raise DataError(f"load({self.ids[position]!r}) must give a Client, not {shortened(client)}")
         if len(client.x_train) != self.sizes[position]:
@@ -228,6 +229,14 @@ class Federation:
         return f"Federation({len(self)} clients, {self.samples} training samples, {kind})"
 
 
+def check_federation(value: object) -> None:
+    """Refuse what is no federation."""
+    if not isinstance(value, Federation):
+        raise SettingError(
+            f"federation must be a pflego.Federation, as pflego.load gives it, not {shortened(value)}"
+        )
+
+
 def _members(clients: object) -> list[Client]:
     """List the clients of a federation; refuse what is none."""
     if not isinstance(clients, Iterable):
@@ -261,4 +270,4 @@ def _some(ids: Sequence[ClientId]) -> str:
     return shown if len(ids) <= 5 else f"{shown}, ... ({len(ids)} in all)"
 
 
-__all__ = ["Array", "Client", "ClientId", "Federation"]
+__all__ = ["Array", "Client", "ClientId", "Federation", "check_federation"]

@@ -57,6 +57,21 @@ def pooled(scores: Iterable[Score], task: Task) -> float | None:
     return task.metric_value(total / samples) if samples and isfinite(total) else None
 
 
+def gini(figures: Sequence[float | None]) -> float | None:
+    """Compute the Gini coefficient over the clients that have a figure: 0 all alike, near 1 one has everything.
+
+        sum_ij |x_i - x_j| / (2 n^2 mean)
+
+    >>> gini([0.5, 0.5, None]), gini([0.0, 0.0, 0.0, 1.0])
+    (0.0, 0.75)
+    """
+    known = sorted(f for f in figures if f is not None)
+    if not known or not (total := sum(known)):
+        return None
+    n = len(known)
+    return sum((2 * rank - n + 1) * figure for rank, figure in enumerate(known)) / (n * total)
+
+
 def worst_tenth(figures: Sequence[float | None], *, higher_is_better: bool) -> float | None:
     """Compute the mean metric over the worst tenth of the clients that have one (at least one client).
 

@@ -108,18 +108,26 @@ def smoothness(
     if not weights:
         return 0.0
     weights = dict(sorted(weights.items()))  # a state from a file has its names in another order
-
-    def curvature(vector: Weights) -> Weights:
-        return weighted_sum((1, _hessian_product(part, weights, vector)) for part in parts)
-
-    return power_iteration(curvature, weights, iterations, tolerance)
+    return power_iteration(
+        lambda vector: hessian_product(parts, weights, vector), weights, iterations, tolerance
+    )
 
 
-def _hessian_product(part: Part, weights: Weights, vector: Weights) -> Weights:
+def hessian_product(parts: Sequence[Part], weights: Weights, vector: Weights) -> Weights:
+    """Multiply a vector by the Hessian of a loss, the sum of its parts, where the weights are.
+
+    >>> weights, vector = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([1.0, 0.0])}
+    >>> hessian_product([lambda x: x["w"].prod(), lambda x: x["w"].square().sum()], weights, vector)
+    {'w': tensor([2., 1.])}
+    """
+    return weighted_sum((1, _part_product(part, weights, vector)) for part in parts)
+
+
+def _part_product(part: Part, weights: Weights, vector: Weights) -> Weights:
     point = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}
     parameters = list(point.values())
     slopes = torch.autograd.grad(part(point), parameters, create_graph=True, materialize_grads=True)
-    along = sum((slope * v).sum() for slope, v in zip(slopes, vector.values(), strict=True))
+    along = sum((slope * vector[name]).sum() for name, slope in zip(point, slopes, strict=True))
     if not (isinstance(along, Tensor) and along.requires_grad):
         return {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
     return dict(zip(point, torch.autograd.grad(along, parameters, materialize_grads=True), strict=True))
@@ -143,6 +151,27 @@ def server_bound(smoothness: float, *, scale: float) -> float:
 def corollary_rate(smoothness: float, *, expected: float, clients: int, rounds: int) -> float:
     """Corollary 1: rho = 1/L sqrt(r / (T I)) gives a rate of O(sqrt(I / T)), O(1 / sqrt(T)) with everyone."""
     return sqrt(expected / (rounds * clients)) / smoothness
+
+
+def corollary_bound(
+    smoothness: float,
+    *,
+    expected: float,
+    clients: int,
+    rounds: int,
+    largest_gradient: float,
+    to_lose: float,
+) -> float:
+    """Compute what Corollary 1 promises of the mean squared gradient norm over T rounds at its rate.
+
+    That is 1/sqrt(T) (L sqrt(I/r) (L(theta_0) - L*) + G^2 (I + r) / (2 sqrt(I r))), `to_lose` being L(theta_0) - L*.
+
+    >>> corollary_bound(2.0, expected=4, clients=4, rounds=100, largest_gradient=3.0, to_lose=1.5)
+    1.2
+    """
+    start = smoothness * sqrt(clients / expected) * to_lose
+    noise = largest_gradient**2 * (clients + expected) / (2 * sqrt(clients * expected))
+    return (start + noise) / sqrt(rounds)
 
 
 def smallest_cohort(clients: int, rounds: int) -> int:

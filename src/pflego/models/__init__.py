@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from pflego.declaration import load_object
-from pflego.errors import ModelError, unknown
+from pflego.declaration import InPython, load_object
+from pflego.errors import ModelError, calling, unknown
 from pflego.learning.model import Model
+from pflego.learning.modes import Norm, with_group_norm
 from pflego.models.cifar_cnn import cifar_cnn
+from pflego.models.image_cnn import FEATURES, image_cnn
 from pflego.models.mlp import mlp
 from pflego.models.omniglot_conv4 import omniglot_conv4
 from pflego.randomness import entropy
@@ -20,6 +23,7 @@ from pflego.randomness import entropy
 # From the shape of a sample to a backbone and the number of its features.
 BACKBONES: dict[str, Callable[[Sequence[int]], tuple[nn.Module, int]]] = {
     "mlp": lambda shape: (mlp(prod(shape)), 200),
+    "cnn": lambda shape: (image_cnn(shape), FEATURES),
     "cifar-cnn": lambda shape: (cifar_cnn(), 192),
     "omniglot-conv4": lambda shape: (omniglot_conv4(), 64),
 }
@@ -35,24 +39,47 @@ def usual(data: str) -> str:
     return _USUAL.get(data, "mlp")
 
 
-def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
+def build(
+    name: str,
+    shape: Sequence[int],
+    *,
+    seed: Annotated[int, InPython] = 0,
+    personal: str | Sequence[str] | None = None,
+    norm: Norm | None = None,
+) -> Model:
     """Build a named model for samples of a shape, its first weights a function of the seed.
 
     A name `module:function` is that of a function that gives a backbone, from the shape of a sample if it asks for
     one; the module is looked for in the working folder too.
 
+    Parameters
+    ----------
+    name
+        One of BACKBONES, or module:function.
+    shape
+        That of a sample.
+    seed
+        Decides the first weights.
+    personal
+        Parts of the backbone that stay with each client, beside its head: names of parameters or modules, or the
+        beginnings of dotted names. "head" keeps a head at home that a method would share.
+    norm
+        What becomes of batch norm: statistics are frozen, averaged with the weights, or personal, as its weights are
+        then; or group, GroupNorm in its place. If not given, frozen, for layers in evaluation mode.
+
     >>> build("mlp", (64,), seed=1).features
     200
     """
-    if name not in BACKBONES and ":" not in name:
+    if not isinstance(name, str) or (name not in BACKBONES and ":" not in name):
         raise unknown("model", str(name), [*BACKBONES, "module:function"])
-    if not all(isinstance(size, int) and size > 0 for size in shape):
-        raise ModelError(f"the shape of a sample must be whole numbers above 0, not {tuple(shape)}")
+    if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size > 0 for size in shape):
+        raise ModelError(f"the shape of a sample must be whole numbers above 0, not {shape!r}")
     make = BACKBONES.get(name) or _from_outside(name)
     with torch.random.fork_rng():
         torch.manual_seed(entropy(seed, "backbone") >> 64)
         backbone, features = make(shape)
-    return Model(backbone, features, source={"model": name, "model_seed": seed})
+    source = {"model": name, "model_seed": seed}
+    return Model(backbone, features, personal=personal, norm=norm, source=source)
 
 
 def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]:
@@ -62,15 +89,17 @@ def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]
         raise ModelError(f"model {name!r} is no function that gives a backbone")
 
     def make(shape: Sequence[int]) -> tuple[nn.Module, int]:
-        backbone = _attempt(f"{name} failed", lambda: _called(function, tuple(shape)))
+        with calling(f"{name} failed", ModelError):
+            backbone = _called(function, tuple(shape))
         if not isinstance(backbone, nn.Module):
             raise ModelError(f"{name} must give a torch.nn.Module, not {type(backbone).__name__}")
         first = next(backbone.parameters(), torch.empty(0))
-        with torch.no_grad():
-            features = _attempt(
-                f"{name} cannot take samples of shape {tuple(shape)}",
-                lambda: backbone(torch.zeros(2, *shape, dtype=first.dtype)),
-            )
+        training = [module for module in backbone.modules() if module.training]
+        backbone.eval()  # so that a try moves no statistics
+        with torch.no_grad(), calling(f"{name} cannot take samples of shape {tuple(shape)}", ModelError):
+            features = backbone(torch.zeros(2, *shape, dtype=first.dtype))
+        for module in training:
+            module.training = True
         if not isinstance(features, Tensor) or features.dim() != 2:
             found = tuple(features.shape) if isinstance(features, Tensor) else f"a {type(features).__name__}"
             raise ModelError(f"{name} must map a batch to (samples, features), not to {found}")
@@ -87,12 +116,13 @@ def _called(function: Callable[..., object], shape: tuple[int, ...]) -> object:
     return function(shape) if first.name == "shape" or first.default is first.empty else function()
 
 
-def _attempt(what: str, action: Callable[[], object]) -> object:
-    try:
-        return action()
-    except Exception as error:  # whatever somebody else's code does
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"{what}: {reason}") from error
-
-
-__all__ = ["BACKBONES", "build", "cifar_cnn", "mlp", "omniglot_conv4", "usual"]
+__all__ = [
+    "BACKBONES",
+    "build",
+    "cifar_cnn",
+    "image_cnn",
+    "mlp",
+    "omniglot_conv4",
+    "usual",
+    "with_group_norm",
+]

@@ -27,7 +27,7 @@ from pflego.settings.experiment import Experiment, load_data
 VARIANTS: dict[str, dict[str, object]] = {
     "pflego-auto": {"client_lr": "auto", "server_lr": 0.003, "head_init": "zeros"},
     "pflego-common": {
-        "client_lr": "auto", "server_lr": 0.002, "head_init": "zeros", "common_head": True, "head_decay": 0.1,
+        "client_lr": "auto", "server_lr": 0.002, "head_init": "centred", "common_head": True, "head_decay": 0.1,
     },
 }  # fmt: skip
 

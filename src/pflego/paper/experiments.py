@@ -16,6 +16,7 @@ from pflego.paper.cells import VARIANTS, Cell, Record
 from pflego.report.plots import Curve, Panel, draw
 from pflego.settings.tables import known
 
+_TITLES = {"loss": "training loss", "training": "training accuracy, participants"}
 _COMPARED = ["pflego", "fedavg", "fedper"]  # the methods of the paper's curves
 
 
@@ -123,13 +124,14 @@ class PaperExperiment:
         first = [r for r in records if r.seed == records[0].seed]
         panels = [
             Panel(
-                f"{name}: {'training loss' if key == 'loss' else f'test accuracy, {key}'}",
+                f"{name}: {_TITLES.get(key, f'test accuracy, {key}')}",
                 [self._curve(r, key) for r in first if r.preset == name],
                 "round",
                 "loss" if key == "loss" else "accuracy",
             )
             for name in dict.fromkeys(r.preset for r in first)
             for key in self.picture.split()
+            if any(r.curves.get(key) for r in first if r.preset == name)
         ]
         return draw(panels, path, columns=2)
 
@@ -162,9 +164,11 @@ EXPERIMENTS: dict[str, PaperExperiment] = {
             "curves",
             lambda choice: [
                 *choice.cells(choice.presets(_OWN), _COMPARED),
-                *choice.cells(choice.presets(["omniglot"]), rounds=[_LONG]),  # all eight methods
+                *choice.cells(  # all eight methods, and training accuracy beside
+                    choice.presets(["omniglot"]), rounds=[_LONG], evaluate_training=[True]
+                ),
             ],
-            picture="loss participants",
+            picture="loss training participants",
         ),
         PaperExperiment(
             "tau",

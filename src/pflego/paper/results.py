@@ -47,6 +47,13 @@ def read(folder: Path) -> list[Record]:
     )
 
 
+def _from_zero(records: Sequence[Record]) -> str:
+    """Name the data sets on which a common head was run from zero, not centred as it now starts."""
+    common = [r for r in records if r.method == "pflego-common" and r.settings["head_init"] == "zeros"]
+    sets = list(dict.fromkeys(_data(r) for r in common))
+    return f" On {' and '.join(sets)} the common head started at zero, elsewhere centred." if sets else ""
+
+
 def _by_size(changes: Mapping[str, object]) -> list[tuple[str, float, str]]:
     """Return a sort key of settings by which 20 comes before 100, and words after numbers."""
     return [
@@ -73,7 +80,8 @@ def page(records: Sequence[Record], out: Path) -> str:
         "the paper's tables; after the stroke that of everyone, all clients with the last weights; in brackets the "
         "paper's. Where several seeds were run, their mean. Bold: further from the paper than its own interval. A cell "
         "that was run for fewer rounds, or with fewer clients, than the paper's says so, and is not compared.",
-        "`pflego-auto` and `pflego-common` are not in the paper: rates from its theory, and a common head.",
+        "`pflego-auto` and `pflego-common` are not in the paper: rates from its theory, and a common head."
+        + _from_zero(plain),
         "FedAvg, FedProx and FedBabu number a client's classes anew (local labels): unadapted, as everyone's figure "
         "has them, they can at best tell the rank of a class among a client's own, 77.8 % for 2 of 10 evenly drawn "
         "classes and 61.3 % for 5 of 10 ([algorithms.md](algorithms.md#what-an-output-stands-for)).",

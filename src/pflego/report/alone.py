@@ -18,7 +18,9 @@ from statistics import median
 from pflego.algorithms.local import Local
 from pflego.engines.local import LocalEngine
 from pflego.engines.parallel import map_in_threads
-from pflego.federation.participation import Everyone, spelled
+from pflego.federation.draws import spelled
+from pflego.federation.network import Network
+from pflego.federation.participation import Everyone
 from pflego.federation.remote import RemoteFederation
 from pflego.federation.roster import Federation
 from pflego.files import write_atomically
@@ -91,7 +93,8 @@ def _value(run: Run, position: int, rounds: int) -> float | None:
     shared = to(algorithm.init_shared(run.model, problems.outputs, seed), place)
     states = {client.id: to(algorithm.init_state(problems[0], seed), place)}
     engine = LocalEngine(problems, algorithm, states, run.plan.transforms)
-    exchange = replace(run.plan, participation=Everyone()).exchange(algorithm, problems.federation.sizes)
+    unhindered = replace(run.plan, participation=Everyone(), population=None, network=Network())
+    exchange = unhindered.exchange(algorithm, problems.federation)
     server: Weights = {}
     for number in range(1, rounds + 1):
         played = exchange.play(engine, number, shared, server, [0], ids=[client.id], keep=states.update)

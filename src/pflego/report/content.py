@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pflego.errors import SettingError
+from pflego.federation.draws import spelled
 from pflego.federation.participation import Between, Binomial, Everyone, Fixed
 from pflego.federation.remote import NotHereError, RemoteFederation
+from pflego.federation.unequal import Independent
 from pflego.report import measures
 from pflego.report.alone import BASELINE, Alone, learn_alone
 from pflego.report.clients import Clients, class_names, describe, shown
@@ -27,7 +29,7 @@ from pflego.report.words import (
 from pflego.runs.cost import Cost
 from pflego.runs.record import RECORD, flat
 from pflego.runs.run import Run
-from pflego.runs.summary import Curves, Evaluation, Summary, curves_of
+from pflego.runs.summary import Curves, Evaluation, Summary, curves_of, never_heard, ranked_by
 
 _POINTS = 1500  # of a curve
 
@@ -85,7 +87,7 @@ def content(runs: Sequence[Run], *, alone: bool | None = None) -> Content:
     return Content(
         title=_title(runs),
         headline=said,
-        facts=_facts(runs),
+        facts=[*_facts(runs), *_ranking(summaries)],
         metric=metric,
         baseline=BASELINE,
         class_names={number: name for run in runs for number, name in class_names(run).items()},
@@ -154,6 +156,13 @@ def _facts(runs: Sequence[Run]) -> list[str]:
     return [fact for fact in facts[0] if all(fact in others for others in facts)]
 
 
+def _ranking(summaries: Sequence[Summary]) -> list[str]:
+    """Say by which figure several runs are ranked, and why."""
+    if len(summaries) < 2 or ranked_by(summaries) == "everyone":
+        return []
+    return ["ranked by everyone adapted, the figure fair to all: each client after its method’s local steps"]
+
+
 def _facts_of(run: Run) -> list[str]:
     federation, rounds = run.federation, len(run.history)
     facts = [count(len(federation), "client"), count(federation.samples, "training sample")]
@@ -170,9 +179,16 @@ def _facts_of(run: Run) -> list[str]:
             facts.append(f"{low:,} to {high:,} taking part in each")
         case Everyone():
             facts.append("everyone taking part in each")
+        case Independent():
+            facts.append("each client taking part with a probability of its own")
         case other:
-            facts.append(f"taking part: {other}")
+            facts.append(f"taking part: {spelled(other)}")
+    if run.plan.population is not None and run.history:
+        present = [int(row.get("members") or 0) for row in run.history]
+        facts.append(f"{min(present):,} to {max(present):,} members at a time")
     for key, words in {
+        "joined": "clients that came or came back",
+        "left": "clients that went",
         "missing": "missing replies",
         "rejected": "updates left out as not finite",
         "refused": "steps of the server left out as not finite",
@@ -181,6 +197,8 @@ def _facts_of(run: Run) -> list[str]:
     }.items():
         if number := sum(int(row.get(key) or 0) for row in run.history):
             facts.append(f"{words}: {number:,}")
+    if silent := never_heard(run):
+        facts.append(f"asked and never heard: {count(len(silent), 'client')}")
     return [*facts, f"seed {run.plan.seed}"]
 
 

@@ -50,6 +50,13 @@ def quality(summary: Summary, metric: Metric, gains: Sequence[float | None]) -> 
             _with_unit(metric.shown(summary.spread), unit),
             -1,
         ),
+        Measure(
+            "Gini coefficient over clients",
+            "of their figures: 0 all alike, near 1 one client has everything",
+            None if summary.gini is None else significant(summary.gini, 3),
+            "–" if summary.gini is None else f"{summary.gini:.3f}",
+            -1,
+        ),
         figure(
             f"{metric.name}, participants",
             f"{EXPLAINED['participants']}: mean of the last {LAST} rounds",

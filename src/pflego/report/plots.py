@@ -68,7 +68,8 @@ def _fill(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> dict[str, Lin
         axis.set_xticks(points, [f"{x:,.6g}" for x in points], minor=False)
         axis.set_xticks([], minor=True)
     if panel.lowest is not None:
-        axis.set_ylim(bottom=panel.lowest)
+        highest = max(y for curve in panel.curves for y in curve.y)
+        axis.set_ylim(panel.lowest, highest + 0.05 * (highest - panel.lowest))
     return lines
 
 

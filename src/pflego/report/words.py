@@ -10,7 +10,7 @@ from math import floor, isfinite, log10
 from pflego.learning.task import Task
 from pflego.runs.record import flat
 from pflego.runs.run import Run
-from pflego.runs.summary import Summary
+from pflego.runs.summary import Summary, ranked_by
 
 _PREFIXES = {1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k", 1.0: "", 1e-3: "m", 1e-6: "µ"}
 _SAME = 1e-9  # figures nearer than this are equal
@@ -150,7 +150,10 @@ def headline(name: str, summary: Summary, metric: Metric, gains: Sequence[float 
         said = f"{after} {name} gets {figure} of {whose} test samples right."
     else:
         said = f"{after} {name} predicts {whose} test targets with an {metric.name} of {figure}."
-    return f"{said} {versus(gains, 'than it would alone', 'than they would alone')}".strip()
+    said = f"{said} {versus(gains, 'than it would alone', 'than they would alone')}".strip()
+    if summary.everyone_adapted is None:
+        return said
+    return f"{said} After each client’s local steps it is {metric.text(summary.everyone_adapted)}."
 
 
 def comparison_headline(
@@ -160,20 +163,27 @@ def comparison_headline(
     figures: Sequence[Sequence[float | None]] | None,
 ) -> str:
     """Say what came of several runs; `figures` are of the same clients in each, if they have the same."""
-    ranked = [k for k, summary in enumerate(summaries) if summary.everyone is not None]
-    ranked.sort(key=lambda k: summaries[k].everyone or 0.0, reverse=metric.higher_is_better)
+    known = [k for k, summary in enumerate(summaries) if summary.everyone is not None]
+    key = ranked_by([summaries[k] for k in known])
+    whose = key.replace("_", " ")
+    values = {k: getattr(summaries[k], key) for k in known}
+    ranked = sorted(known, key=lambda k: values[k], reverse=metric.higher_is_better)
     if len(ranked) < 2:
         return f"{count(len(called), 'run')} side by side."
     first, second = ranked[:2]
-    best, next_best = summaries[first].everyone, summaries[second].everyone
-    lead = metric.gain(metric.shown(best), metric.shown(next_best)) or 0.0
+    lead = metric.gain(metric.shown(values[first]), metric.shown(values[second])) or 0.0
     if lead == 0:
-        said = f"{called[first]} and {called[second]} do equally well: {metric.text(best)} for everyone."
+        said = (
+            f"{called[first]} and {called[second]} do equally well: {metric.text(values[first])} for {whose}."
+        )
     else:
         ahead = f"{number(lead, 2)}{f' {metric.difference}' if metric.difference else ''}"
-        said = f"{called[first]} does best, with {metric.text(best)} for everyone, {ahead} ahead of {called[second]}."
+        best = metric.text(values[first])
+        said = f"{called[first]} does best, with {best} for {whose}, {ahead} ahead of {called[second]}."
     if figures is None:
         return f"{said} The runs do not have the same clients."
+    if key == "everyone_adapted":  # single clients' figures are those of before their steps
+        return said
     gains = [metric.gain(a, b) for a, b in zip(figures[first], figures[second], strict=True)]
     return f"{said} {versus(gains, f'than with {called[second]}', f'than with {called[second]}')}".strip()
 

@@ -27,7 +27,8 @@ from pflego.algorithms.base import Algorithm
 from pflego.engines.base import Gathered, Outcome, Turn, Work
 from pflego.engines.local import LocalEngine
 from pflego.engines.play import Exchange
-from pflego.federation.participation import Everyone, Participation
+from pflego.federation.draws import Participation, expected
+from pflego.federation.participation import Everyone
 from pflego.federation.roster import Federation
 from pflego.learning import device as devices
 from pflego.learning.evaluation import Score
@@ -105,8 +106,8 @@ def measure(
     position = median_client(federation)
     first = Problems(federation, model, labels=algorithm.labels)[position]
     state = to(algorithm.init_state(first, seed), place)
-    expected = participation.expected(len(federation))
-    exchange = Exchange.of(algorithm, federation.sizes, expected=expected, seed=seed)
+    mean = expected(participation, federation.ids, seed=seed)
+    exchange = Exchange.of(algorithm, federation.sizes, expected=mean, seed=seed)
     return client_cost(exchange, problems, position, shared, state)
 
 
@@ -165,7 +166,7 @@ class _AtWork:
             _finish(self.local.problems.device)
         self.outcomes += work.outcomes
         self.seconds += work.seconds
-        self.bytes_down += sum(nbytes(shared) + nbytes(turn.answer) for turn in turns)
+        self.bytes_down += sum(nbytes({**shared, **turn.answer}) for turn in turns)
         return work
 
     def pool(self, gathered: Gathered) -> Gathered:

@@ -1,13 +1,13 @@
 """A run's folder: what was asked for, what has happened, and where to go on.
 
-    settings.toml            everything, resolved
+    settings.toml            everything, resolved: settings_file.py
     metrics.jsonl            the history, one line per round
     checkpoint/
       schema.json            how raw values became tensors, where files say it
       clients.jsonl          every client's result, one line per evaluation of everyone
       server.safetensors     round t, the shared weights, the server's optimiser, and the digests of all the rest
       states/                the clients' states: state_files.py
-      kept/<t>.safetensors   earlier checkpoints to go back to, where they were asked for
+      kept/<t>.safetensors   earlier checkpoints to go back to, where they were asked for: server_files.py
     report.html
 
 A checkpoint writes only what has changed. server.safetensors is replaced last, and its round number decides:
@@ -22,33 +22,25 @@ holds checkpoint/.lock, so that nobody else does.
 
 from __future__ import annotations
 
-import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pflego.codec import Decoded, MessageError
+from pflego.codec import Decoded
 from pflego.engines.peers import Peers
 from pflego.errors import FolderError, UserError
 from pflego.federation.roster import ClientId
-from pflego.files import make_folder, read_checked, remove_drafts, write_atomically, write_tensors
+from pflego.files import make_folder, remove_drafts
 from pflego.runs.history import Evaluations, HistoryFile, HistoryRow
-from pflego.runs.record import (
-    RECORD,
-    TABLES,
-    Tables,
-    as_toml,
-    differences,
-    digest_of_bytes,
-    file_digest,
-    joined_states,
-    settings_digest,
-)
+from pflego.runs.record import RECORD, Tables, differences, joined_states
+from pflego.runs.server_files import ServerFiles, round_of
+from pflego.runs.settings_file import SettingsFile
 from pflego.runs.state_files import StateFiles, join, split
 from pflego.weights import Weights
 
@@ -71,11 +63,23 @@ class Checkpoint:
     history: list[HistoryRow] = field(default_factory=list)
     evaluations: Evaluations = field(default_factory=dict)
     rejected: dict[str, int] = field(default_factory=dict)  # by str(id)
+    silent: dict[str, int] = field(default_factory=dict)  # by str(id)
 
     def rejections(self, ids: Iterable[ClientId]) -> Counter[ClientId]:
         """Count how often each client's update was left out, by its id."""
-        known = self.rejected
-        return Counter({one: known[str(one)] for one in ids if str(one) in known} if known else {})
+        return _by_id(self.rejected, ids)
+
+    def silences(self, ids: Iterable[ClientId]) -> Counter[ClientId]:
+        """Count how often each client's reply did not arrive, by its id."""
+        return _by_id(self.silent, ids)
+
+
+def _counts(told: Mapping[object, object]) -> dict[str, int]:
+    return {str(client): int(str(count)) for client, count in told.items()}
+
+
+def _by_id(known: Mapping[str, int], ids: Iterable[ClientId]) -> Counter[ClientId]:
+    return Counter({one: known[str(one)] for one in ids if str(one) in known} if known else {})
 
 
 class RunFolder:
@@ -92,22 +96,22 @@ class RunFolder:
     """
 
     def __init__(self, path: Path, peers: Peers = Peers(), *, free: Set[str] = frozenset()) -> None:
+        inner = path / "checkpoint"
         self.path = path
-        self.schema = path / "checkpoint" / "schema.json"
+        self.schema = inner / "schema.json"
         self._peers = peers
         self._free = free
-        self._server = path / "checkpoint" / "server.safetensors"
-        self._kept = path / "checkpoint" / "kept"
-        self._states = StateFiles(path / "checkpoint" / "states")
+        self._settings = SettingsFile(path / "settings.toml", self.schema, free)
+        self._server = ServerFiles(inner)
+        self._states = StateFiles(inner / "states")
         self._metrics = HistoryFile(path / "metrics.jsonl")
-        self._clients = HistoryFile(path / "checkpoint" / "clients.jsonl")
-        self._settings_digest = ""
+        self._clients = HistoryFile(inner / "clients.jsonl")
 
     @property
     def exists(self) -> bool:
         """Whether a run was begun here."""
         try:
-            return (self.path / "settings.toml").exists() or self._server.exists()
+            return self._settings.path.exists() or self._server.path.exists()
         except OSError as error:
             raise FolderError(f"{self.path} cannot be a folder: {error.strerror or error}") from error
 
@@ -123,8 +127,8 @@ class RunFolder:
             yield
             return
         make_folder(self.path)
-        make_folder(self._server.parent, private=True)
-        lock = FileLock(self._server.with_name(".lock"), is_singleton=True)  # who holds it may hold it again
+        make_folder(inner := self.schema.parent, private=True)
+        lock = FileLock(inner / ".lock", is_singleton=True)  # who holds it may hold it again
         try:
             lock.acquire(timeout=wait)
         except Timeout:
@@ -135,7 +139,7 @@ class RunFolder:
             raise FolderError(f"cannot write to the folder {self.path}: {error.strerror or error}") from error
         try:
             if lock.lock_counter == 1:
-                for folder in (self.path, self._server.parent, self._states.folder, self._kept):
+                for folder in (self.path, inner, self._states.folder, self._server.earlier):
                     remove_drafts(folder)
             yield
         finally:
@@ -166,36 +170,16 @@ class RunFolder:
     def go_back(self, round_number: int) -> None:
         """Make the checkpoint that was kept of an earlier round the run's present one."""
         with self.held():
-            kept = self._kept / f"{round_number:08}.safetensors"
-            if not kept.is_file():
-                known = ", ".join(str(number) for number in self.kept()) or "none"
-                raise FolderError(
-                    f"{self.path} has no checkpoint of round {round_number} to go back to; kept are: {known}"
-                )
-            read_checked(kept)
-            write_atomically(self._server, kept.read_bytes(), private=True)
-            for path in self._kept.glob("*.safetensors"):
-                if int(path.stem) > round_number:
-                    path.unlink()
+            self._server.go_back(round_number)
             self._forget_beyond(round_number)
 
     def kept(self) -> list[int]:
         """List the rounds whose checkpoints can be gone back to."""
-        return sorted(int(path.stem) for path in self._kept.glob("*.safetensors") if path.stem.isdigit())
+        return self._server.kept()
 
     def settings(self) -> Tables:
         """Read settings.toml."""
-        path = self.path / "settings.toml"
-        try:
-            tables: Tables = tomllib.loads(path.read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise FolderError(f"{path} cannot be read and was left as it is: {error}") from error
-        if not all(isinstance(tables.get(table), dict) for table in (*TABLES, RECORD)):
-            raise FolderError(
-                f"{path} was not written by this version of pflego and was left as it is: it lacks the tables "
-                f"{', '.join((*TABLES, RECORD))}"
-            )
-        return tables
+        return self._settings.read()
 
     def load(
         self, *, keep_states: bool = True, only: Container[str] | None = None, salvage: bool = False
@@ -212,15 +196,15 @@ class RunFolder:
             Whether to go on, with a warning and without a history, where nothing but the history is damaged.
         """
         for _ in range(_READINGS):
-            if (before := self._stamp()) is None:
+            if (before := self._server.stamp()) is None:
                 return None
             try:
                 checkpoint = self._load(keep_states, only, salvage)
             except FolderError:
-                if self._stamp() == before:
+                if self._server.stamp() == before:
                     raise
             else:
-                if self._stamp() == before:
+                if self._server.stamp() == before:
                     return checkpoint
         raise FolderError(
             f"{self.path} changes faster than it can be read: try again when training has ended"
@@ -240,19 +224,18 @@ class RunFolder:
             return result
 
         look("settings", self.settings)
-        if self._stamp() is None:
+        if self._server.stamp() is None:
             found["checkpoint"] = "there is none yet"
             return found
-        server = look("checkpoint", lambda: read_checked(self._server))
+        server = look("checkpoint", self._server.read)
         if isinstance(server, Decoded):
             if found["settings"] is None:
-                look("settings", lambda: self._check_settings(server))
+                look("settings", lambda: self._settings.check(server))
             look("states", lambda: self._states.load(self._listed(server), keep=False))
-            look("history", lambda: self._metrics.read(_round(server), server.facts.text("history")))
-            look("evaluations", lambda: self._clients.read(_round(server), server.facts.text("clients")))
+            look("history", lambda: self._metrics.read(round_of(server), server.facts.text("history")))
+            look("evaluations", lambda: self._clients.read(round_of(server), server.facts.text("clients")))
         for number in self.kept():
-            path = self._kept / f"{number:08}.safetensors"
-            look(f"kept checkpoint of round {number}", lambda path=path: read_checked(path))  # type: ignore[misc]
+            look(f"kept checkpoint of round {number}", partial(self._server.read, number))
         return found
 
     def join(self, client_id: ClientId, state: Weights, settings: Tables, *, round_number: int) -> Tables:
@@ -269,7 +252,7 @@ class RunFolder:
                 written = self._states.add(round_number, str(client_id), state)
                 listed = {**joined_states(settings), written.name: written.digest}
                 settings = {**settings, RECORD: {**settings[RECORD], "joined_states": listed}}
-            self._write_settings(settings)
+            self._settings.write(settings)
             return settings
 
     def append(self, row: HistoryRow, figures: Sequence[float | None] | None = None) -> None:
@@ -292,12 +275,13 @@ class RunFolder:
         changed: Mapping[ClientId, Weights],
         *,
         rejected: Mapping[ClientId, int],
+        silent: Mapping[ClientId, int],
         keep: int = 1,
     ) -> None:
         """Write a checkpoint: the states that changed since the last one, then the server's side.
 
-        rejected: how often each client's update was left out so far. keep: how many checkpoints there are to go back
-        to, this one included.
+        rejected: how often each client's update was left out so far. silent: how often its reply did not arrive. keep:
+        how many checkpoints there are to go back to, this one included.
         """
         rank = self._peers.rank if self._peers.size > 1 else None
         own = self._states.write(round_number, rank, {str(one): state for one, state in changed.items()})
@@ -313,28 +297,15 @@ class RunFolder:
             "clients": self._clients.digest,
             "states": listed,
             "rejected": {str(client): count for client, count in rejected.items()},
-            "settings": self._settings_digest,
-            "free": sorted(self._free),
+            "silent": {str(client): count for client, count in silent.items()},
+            **self._settings.facts,
         }
-        write_tensors(self._server, join({"shared": shared, "server": server}), facts, private=True)
-        self._states.remove_all_but({*listed, *self._keep(round_number, keep)})
-
-    def _keep(self, round_number: int, keep: int) -> set[str]:
-        """Keep this checkpoint beside the latest others, if any; give the files of states that those need."""
-        numbers = self.kept()
-        if keep > 1:
-            make_folder(self._kept, private=True)
-            write_atomically(
-                self._kept / f"{round_number:08}.safetensors", self._server.read_bytes(), private=True
-            )
-            numbers = sorted({*numbers, round_number})
-        needed: set[str] = set()
-        for number in numbers[:-keep] if keep > 1 else numbers:
-            (self._kept / f"{number:08}.safetensors").unlink(missing_ok=True)
-        for number in numbers[-keep:] if keep > 1 else []:
+        self._server.write(join({"shared": shared, "server": server}), facts)
+        needed = set(listed)
+        for number in self._server.keep(round_number, keep):
             with suppress(UserError):  # one that is damaged is of no use, and no reason to stop
-                needed |= self._listed(read_checked(self._kept / f"{number:08}.safetensors")).keys()
-        return needed
+                needed |= self._listed(self._server.read(number)).keys()
+        self._states.remove_all_but(needed)
 
     def _begin(self, settings: Tables, schema: str | None) -> None:
         if self.exists:
@@ -343,7 +314,7 @@ class RunFolder:
             )
         make_folder(self._states.folder, private=True)
         self._forget_beyond(0)
-        self._write_settings(settings, schema)
+        self._settings.write(settings, schema)
 
     def _resume(
         self, settings: Tables, schema: str | None, keep_states: bool, only: Container[str] | None
@@ -355,6 +326,8 @@ class RunFolder:
         if words := differences(old, settings, but=self._free):
             raise UserError(f"{self.path} was started with other settings: {'; '.join(words)}")
         checkpoint = self.load(keep_states=keep_states, only=only)
+        if checkpoint is None:
+            self._check_none_was_lost(old)
         rounds = settings["run"].get("rounds")
         if checkpoint is not None and isinstance(rounds, int) and checkpoint.round > rounds:
             raise UserError(
@@ -363,28 +336,32 @@ class RunFolder:
         make_folder(self._states.folder, private=True)
         self._forget_beyond(0 if checkpoint is None else checkpoint.round)
         changed = {key: value for key, value in settings["run"].items() if key in self._free}
-        self._write_settings({**old, "run": {**old["run"], **changed}}, schema)
+        self._settings.write({**old, "run": {**old["run"], **changed}}, schema)
         return checkpoint
 
-    def _stamp(self) -> tuple[int, int] | None:
-        """Tell one server.safetensors from the next that replaces it; None where there is none."""
-        try:
-            facts = self._server.stat()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise FolderError(f"{self._server} cannot be read: {error.strerror or error}") from error
-        return facts.st_ino, facts.st_mtime_ns
+    def _check_none_was_lost(self, settings: Tables) -> None:
+        """Refuse to begin anew where there was a checkpoint: the history or a copy of it tells."""
+        every, kept = settings["run"].get("checkpoint_every"), self.kept()
+        if kept or (isinstance(every, int) and self._metrics.rounds() > every):
+            copies = f"go back to one that was kept (--back-to {kept[-1]})" if kept else "bring it back"
+            raise FolderError(
+                f"{self._server.path} is gone, and the run was past its first checkpoint: {copies}, or remove the "
+                f"folder to begin anew"
+            )
 
     def _load(self, keep_states: bool, only: Container[str] | None, salvage: bool) -> Checkpoint:
-        found = read_checked(self._server)
-        number = _round(found)
-        self._check_settings(found)
+        found = self._server.read()
+        number = round_of(found)
+        self._settings.check(found)
         states = self._states.load(self._listed(found), keep=keep_states, only=only)
         parts = split(found.tensors)
-        rejected = {str(client): int(count) for client, count in found.facts.one("rejected", (dict,)).items()}
         checkpoint = Checkpoint(
-            number, parts.get("shared", {}), parts.get("server", {}), states, rejected=rejected
+            number,
+            parts.get("shared", {}),
+            parts.get("server", {}),
+            states,
+            rejected=_counts(found.facts.one("rejected", (dict,))),
+            silent=_counts(found.facts.one("silent", (dict,))),
         )
         try:
             checkpoint.history = self._metrics.read(number, found.facts.text("history"))
@@ -400,45 +377,12 @@ class RunFolder:
         """Name the files of states that a checkpoint needs, and those of clients that joined since, by digest."""
         listed = found.facts.one("states", (dict,))
         if not all(isinstance(name, str) and isinstance(digest, str) for name, digest in listed.items()):
-            raise FolderError(f"{self._server} is no run's checkpoint and was left as it is")
-        joined = joined_states(self.settings()) if (self.path / "settings.toml").exists() else {}
-        present = {name: digest for name, digest in joined.items() if int(name[:8]) >= _round(found)}
+            raise FolderError(f"{self._server.path} is no run's checkpoint and was left as it is")
+        joined = joined_states(self.settings()) if self._settings.path.exists() else {}
+        present = {name: digest for name, digest in joined.items() if int(name[:8]) >= round_of(found)}
         return {**present, **listed}
-
-    def _check_settings(self, found: Decoded) -> None:
-        """Refuse settings that were changed by hand since the checkpoint."""
-        free = {str(name) for name in found.facts.one("free", (list,))}
-        tables = self.settings()
-        if settings_digest(tables, free=free) != found.facts.text("settings"):
-            raise FolderError(
-                f"{self.path / 'settings.toml'} was changed since the checkpoint was written: put it back as it was, "
-                "or begin a new run with it in another folder (pflego run settings.toml --out FOLDER)"
-            )
-        good = tables[RECORD].get("schema")
-        if isinstance(good, list) and file_digest(self.schema) not in good:
-            raise FolderError(
-                f"{self.schema} is not the file that the run was made with: it was left as it is"
-            )
 
     def _forget_beyond(self, round_number: int) -> None:
         self._states.remove_beyond(round_number)
         self._metrics.cut(round_number)
         self._clients.cut(round_number)
-
-    def _write_settings(self, settings: Tables, schema: str | None = None) -> None:
-        """Write settings.toml, and schema.json if it is new; the digests of both old and new are good in between."""
-        self._settings_digest = settings_digest(settings, free=self._free)
-        content = None if schema is None else schema.encode()
-        good = {file_digest(self.schema), None if content is None else digest_of_bytes(content)} - {None}
-        if good:
-            settings = {**settings, RECORD: {**settings[RECORD], "schema": sorted(map(str, good))}}
-        write_atomically(self.path / "settings.toml", as_toml(settings).encode())
-        if content is not None and file_digest(self.schema) != digest_of_bytes(content):
-            write_atomically(self.schema, content, private=True)
-
-
-def _round(found: Decoded) -> int:
-    try:
-        return found.facts.whole("round", least=0)
-    except MessageError as error:
-        raise FolderError(f"this is no run's checkpoint: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import takewhile
@@ -65,6 +66,10 @@ class HistoryFile:
                 f"its lines up to round {rounds} are not those of the checkpoint"
             )
         return [json.loads(line) for line in lines]
+
+    def rounds(self) -> int:
+        """Count the lines that are whole."""
+        return len(self._upto(sys.maxsize))
 
     def cut(self, rounds: int) -> None:
         """Drop the lines of later rounds."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from pflego.algorithms.base import Algorithm
 from pflego.engines.play import Exchange
+from pflego.errors import SettingError
 from pflego.exchange.aggregation import Aggregation, Mean
+from pflego.exchange.objective import Agnostic, Objective
 from pflego.exchange.transforms import Transform
-from pflego.exchange.weighting import Missing, WeightingName
+from pflego.exchange.weighting import WEIGHTINGS, Missing, Standing, WeightingName
+from pflego.federation.draws import Equal, Participation, check, cohort, scales
 from pflego.federation.network import Network
-from pflego.federation.participation import Everyone, Participation, cohort
+from pflego.federation.participation import Everyone
+from pflego.federation.population import Population, There
+from pflego.federation.roster import ClientId, Federation
+from pflego.federation.unequal import Estimated
 from pflego.learning.problem import Streaming
 
 
@@ -24,8 +30,10 @@ class Plan:
 
     rounds: int
     participation: Participation = Everyone()
+    population: Population | None = None
     network: Network = Network()
     weighting: WeightingName = "samples"
+    objective: Objective | None = None
     aggregation: Aggregation = Mean()
     missing: Missing = "zero"
     transforms: Sequence[Transform] = ()
@@ -33,25 +41,81 @@ class Plan:
     seed: int = 0
     evaluate_every: int | None = 10
     evaluate_adapted: bool = False
+    evaluate_training: bool = False
     joined_after: Sequence[int] = field(default=())  # the rounds after which clients joined, one per client
 
-    def exchange(self, algorithm: Algorithm, sizes: npt.NDArray[np.int64]) -> Exchange:
-        """Say how a method's clients and server speak to each other, for clients with these sample counts."""
-        return Exchange.of(
+    def exchange(self, algorithm: Algorithm, federation: Federation) -> Exchange:
+        """Say how a method's clients and server speak to each other."""
+        return Exchange(
             algorithm,
-            sizes,
-            expected=self.participation.expected(len(sizes)),
-            weighting=self.weighting,
-            aggregation=self.aggregation,
-            missing=self.missing,
-            transforms=self.transforms,
-            seed=self.seed,
+            self._standings(federation),
+            self.aggregation,
+            self.missing,
+            self.transforms,
+            self.seed,
+            self.objective,
         )
 
-    def cohort(self, number: int, clients: int) -> list[int]:
-        """Draw who takes part in a round: positions, ascending. Those who joined later were not there."""
-        there = clients - sum(after >= number for after in self.joined_after)
-        return cohort(self.participation, there, seed=self.seed, number=number)
+    def _standings(self, federation: Federation) -> Callable[[int], Standing]:
+        """Give how much clients count by round; what does not change is computed once."""
+        ids, sizes = federation.ids, federation.sizes
+        arrival = 1 - self.network.dropout if self.missing == "inverse" else 1.0
+
+        def standing(number: int) -> Standing:
+            if self.population is None:
+                inverse = scales(self.participation, ids, number=number, seed=self.seed)
+                return Standing(WEIGHTINGS[self.weighting](sizes), inverse, arrival)
+            present = np.flatnonzero(self.there(number, ids))
+            importance, inverse = np.zeros(len(ids)), np.ones(len(ids))
+            importance[present] = WEIGHTINGS[self.weighting](sizes[present])
+            named = [ids[position] for position in present.tolist()]
+            inverse[present] = scales(self.participation, named, number=number, seed=self.seed)
+            return Standing(importance, inverse, arrival)
+
+        if self.population is not None or not isinstance(self.participation, Equal):
+            return lru_cache(maxsize=1)(standing)
+        always = standing(1)
+        return lambda number: always
+
+    def there(self, number: int, ids: Sequence[ClientId]) -> There:
+        """Say who is a member in a round, by position. Those who joined later were not there."""
+        late = sum(after >= number for after in self.joined_after)
+        there = np.arange(len(ids)) < len(ids) - late
+        if self.population is not None:
+            there &= self.population.there(ids, number=number, seed=self.seed)
+        if not there.any():
+            raise SettingError(f"population: nobody is a member in round {number}")
+        return np.asarray(there)
+
+    def cohort(self, number: int, ids: Sequence[ClientId]) -> list[int]:
+        """Draw who takes part in a round among its members: positions, ascending."""
+        if self.population is None:
+            there = len(ids) - sum(after >= number for after in self.joined_after)
+            return cohort(self.participation, ids[:there], seed=self.seed, number=number)
+        present = np.flatnonzero(self.there(number, ids)).tolist()
+        named = [ids[position] for position in present]
+        drawn = cohort(self.participation, named, seed=self.seed, number=number)
+        return [present[position] for position in drawn]
+
+    def check(self, ids: Sequence[ClientId]) -> None:
+        """Refuse clients that participation or population are not made for, and rounds with too few members."""
+        check(self.participation, ids)
+        if self.population is None:
+            return
+        self.population.check(ids)
+        if isinstance(self.objective, Agnostic) or isinstance(self.participation, Estimated):
+            raise SettingError(
+                "population: agnostic objectives and estimated participation are for clients that are there all along"
+            )
+        for number in self.population.changes(self.rounds):
+            present = int(self.there(number, ids).sum())
+            if isinstance(self.participation, Equal):
+                try:
+                    self.participation.check(present)
+                except SettingError as error:
+                    raise SettingError(
+                        f"population: in round {number} there are {present} members: {error}"
+                    ) from error
 
     def evaluates(self, number: int) -> bool:
         """Tell whether everyone is evaluated after a round."""

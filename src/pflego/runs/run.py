@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from pflego.runs.cost import Cost
 
 
+def members_only(run: Run, number: int, scores: Sequence[Score]) -> list[Score]:
+    """Leave out the results of those who are no members in a round."""
+    if run.plan.population is None:
+        return list(scores)
+    there = run.plan.there(max(1, number), run.federation.ids).tolist()
+    return [score if here else Score(0, None, 0.0) for score, here in zip(scores, there, strict=True)]
+
+
 @dataclass
 class Run:
     """A training run.
@@ -43,6 +51,7 @@ class Run:
         step), participants_accuracy, everyone_accuracy and, if asked for, everyone_adapted_accuracy (where evaluated),
         seconds (client and server work),
         bytes_up, bytes_down, forward_passes and backward_passes (over its own data, that a participant made),
+        members, joined and left (where a population changes: how many there are, came and went),
         missing (replies that did not arrive), rejected (participants whose update was not finite, left out),
         refused (1 where the server's own step was not finite and was not taken), and what
         the method itself measures, such as fallbacks (participants whose head steps went uphill).
@@ -52,6 +61,8 @@ class Run:
         By the rounds where everyone was evaluated: every client's accuracy (rmse), in the order of the federation.
     rejected
         How often each client's update was left out as not finite.
+    silent
+        How often each client was asked and its reply did not arrive.
     """
 
     problems: Problems
@@ -65,6 +76,7 @@ class Run:
     evaluations: Evaluations = field(default_factory=dict)
     folder: Path | None = None
     rejected: Counter[ClientId] = field(default_factory=Counter)
+    silent: Counter[ClientId] = field(default_factory=Counter)
 
     @property
     def learned(self) -> bool:
@@ -98,7 +110,7 @@ class Run:
 
     def participants(self, number: int) -> list[ClientId]:
         """Name those who were asked to take part in a round, drawn again from the seed."""
-        drawn = self.plan.cohort(number, len(self.federation))
+        drawn = self.plan.cohort(number, self.federation.ids)
         return [self.federation.ids[position] for position in drawn]
 
     def personal_model(self, client: ClientId, *, adapt: bool = False) -> PersonalModel:
@@ -176,7 +188,7 @@ class Run:
 
         position = median_client(self.federation) if client is None else self.federation.position(client)
         state = to(self.states[self.federation[position].id], self.problems.device)
-        exchange = self.plan.exchange(self.algorithm, self.federation.sizes)
+        exchange = self.plan.exchange(self.algorithm, self.federation)
         return client_cost(exchange, self.problems, position, self.shared, state)
 
     def report(self, path: str | Path, *, alone: bool | None = None) -> Path:

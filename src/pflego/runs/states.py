@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
+from pflego.federation.client import checked_id
 from pflego.federation.roster import ClientId, Federation
 from pflego.weights import Weights
 
@@ -40,8 +41,8 @@ class States(Mapping[ClientId, Weights]):
         self._lock = threading.Lock()
 
     def __getitem__(self, client_id: ClientId) -> Weights:
-        if client_id in self._held:
-            return self._held[client_id]
+        if (own := checked_id(client_id)) in self._held:
+            return self._held[own]
         with self._lock:  # neither a file nor a random draw is made for two threads at once
             state = None if self._stored is None else self._stored(client_id)
             return self._first(client_id) if state is None else state

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean, pstdev
+from typing import Literal
 
+from pflego.exchange.weighting import WEIGHTINGS
 from pflego.federation.remote import RemoteFederation
+from pflego.federation.roster import ClientId
 from pflego.learning.ceiling import ceiling
-from pflego.learning.evaluation import pooled, worst_tenth
+from pflego.learning.evaluation import gini, pooled, worst_tenth
 from pflego.runs.history import HistoryRow
-from pflego.runs.run import Run
+from pflego.runs.run import Run, members_only
 
 # What the figures of a run are of, in a sentence each: for whoever shows them.
 EXPLAINED = {
@@ -28,10 +32,11 @@ Curves = dict[str, list[tuple[int, float]]]
 
 
 def curves_of(history: Sequence[HistoryRow], metric: str) -> Curves:
-    """Return curves of (round, value): loss, participants, everyone and everyone adapted, where they are known."""
+    """Return curves of (round, value), where they are known: loss, and the figures of participants and everyone."""
     keys = {
         "loss": "loss",
         "participants": f"participants_{metric}",
+        "training": f"participants_training_{metric}",
         "everyone": f"everyone_{metric}",
         "everyone_adapted": f"everyone_adapted_{metric}",
     }
@@ -64,7 +69,7 @@ class Evaluation:
         never = run.plan.evaluate_every is None or isinstance(run.federation, RemoteFederation)
         fresh = done in run.evaluations and all(after < done for after in run.plan.joined_after)
         if done and not fresh and not never:
-            scores = run.scores()
+            scores = members_only(run, done, run.scores())
             return cls(done, pooled(scores, task), [score.value(task) for score in scores])
         if not run.evaluations:
             return None
@@ -87,6 +92,7 @@ class Summary:
     ceiling: float | None  # of everyone's figure, where a shared head with local labels is used as it is
     spread: float | None  # standard deviation of the metric over clients
     worst_tenth: float | None
+    gini: float | None  # of the metric over clients: 0 all alike, near 1 one has everything
     participants: float | None  # mean over the last rounds
     loss: float | None  # of the last round's participants
     forward_passes: float  # of a participant in a round, the most there were
@@ -95,6 +101,11 @@ class Summary:
     bytes_down: float
     seconds_a_round: float
     seconds: float  # work of clients and server
+    waited: float | None = (
+        None  # seconds that the server would have waited for replies, where that was simulated
+    )
+    never_heard: tuple[ClientId, ...] = ()  # asked, and never a reply
+    unheard: float = 0.0  # their part of the federation's loss, by weight
 
     @classmethod
     def of(cls, run: Run, evaluation: Evaluation | None = None) -> Summary:
@@ -104,6 +115,9 @@ class Summary:
         figures = [] if evaluation is None else [f for f in evaluation.figures if f is not None]
         curves = curves_of(history, task.metric)
         participants = [value for _, value in curves["participants"][-LAST:]]
+
+        silent = never_heard(run)
+        importance = WEIGHTINGS[run.plan.weighting](run.federation.sizes)
 
         def values(key: str) -> list[float]:
             return [row.get(key) or 0 for row in history]
@@ -120,6 +134,7 @@ class Summary:
             ceiling=_ceiling(run),
             spread=pstdev(figures) if figures else None,
             worst_tenth=worst_tenth(figures, higher_is_better=task.higher_is_better),
+            gini=gini(figures),
             participants=fmean(participants) if participants else None,
             loss=curves["loss"][-1][1] if curves["loss"] else None,
             forward_passes=max(values("forward_passes"), default=0),
@@ -128,7 +143,32 @@ class Summary:
             bytes_down=sum(values("bytes_down")),
             seconds_a_round=sum(values("seconds")) / max(1, len(history)),
             seconds=sum(values("seconds")),
+            waited=sum(values("waited")) if run.plan.network.timed else None,
+            never_heard=silent,
+            unheard=float(sum(importance[run.federation.position(client)] for client in silent)),
         )
+
+
+def never_heard(run: Run) -> tuple[ClientId, ...]:
+    """Name those who were asked to take part and never answered with anything of use."""
+    if not run.silent:
+        return ()
+    asked: Counter[ClientId] = Counter()
+    for row in run.history:
+        asked.update(run.participants(int(row["round"] or 0)))
+    return tuple(
+        client for client, times in asked.items() if run.silent[client] + run.rejected[client] >= times
+    )
+
+
+def ranked_by(summaries: Sequence[Summary]) -> Literal["everyone_adapted", "everyone"]:
+    """Name the figure that runs are ranked by: everyone adapted, where all of them have it.
+
+    Adapted, every client has taken its method's local steps: methods that share a whole model and those that keep a
+    part of it at home are then judged alike.
+    """
+    known = all(summary.everyone_adapted is not None for summary in summaries)
+    return "everyone_adapted" if known else "everyone"
 
 
 def _last(curve: Sequence[tuple[int, float]], evaluation: Evaluation | None) -> float | None:
@@ -139,7 +179,8 @@ def _last(curve: Sequence[tuple[int, float]], evaluation: Evaluation | None) -> 
 def _ceiling(run: Run) -> float | None:
     """Compute the most that everyone's figure can be, where that depends on who holds what and the data are here."""
     algorithm, federation = run.algorithm, run.federation
-    if not algorithm.uses_shared_model or algorithm.labels != "local" or federation.classes is None:
+    one_model = algorithm.uses_shared_model and not run.model.personal_names and not run.model.personal_head
+    if not one_model or algorithm.labels != "local" or federation.classes is None:
         return None
     if isinstance(federation, RemoteFederation):
         return None

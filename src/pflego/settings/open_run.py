@@ -10,8 +10,11 @@ from pflego.algorithms.base import Algorithm
 from pflego.declaration import arguments, opening
 from pflego.engines.local import LocalEngine
 from pflego.errors import FolderError, UntrustedError, UserError, path_of
+from pflego.exchange.objective import objective_of
+from pflego.federation.draws import Participation
 from pflego.federation.members import Members
-from pflego.federation.participation import Participation, participation_of
+from pflego.federation.participation import participation_of
+from pflego.federation.population import population_of
 from pflego.federation.roster import Federation
 from pflego.learning import device as devices
 from pflego.learning.model import Model
@@ -99,6 +102,7 @@ def _open(
         history=begin.history,
         evaluations=everybodys(begin.evaluations, len(federation)),
         rejected=begin.rejections(federation.ids),
+        silent=begin.silences(federation.ids),
         folder=files.path,
     )
 
@@ -110,6 +114,8 @@ def plan_of(tables: Tables, participation: Participation | None = None) -> Plan:
         "participation": participation
         or _again("participation", lambda: participation_of(run["participation"])),
         "evaluate_every": run.get("evaluate_every"),
+        "population": _again("population", lambda: population_of(run.get("population"))),
+        "objective": _again("objective", lambda: objective_of(run.get("objective"))),
         "joined_after": joined_after(tables),
     }
     in_python = {*objects, "aggregation", "transforms"}

@@ -22,6 +22,7 @@ from pflego.algorithms.registry import find_method, methods
 from pflego.data import load
 from pflego.declaration import Declared, MayChange, arguments, declared
 from pflego.errors import SettingError, unknown
+from pflego.models import build
 from pflego.runs.record import FLAT, JOINED, RECORD, TABLES, Table, Tables, flat, in_table
 from pflego.training.train import train
 
@@ -49,7 +50,7 @@ class ModelChoice:
     Parameters
     ----------
     model
-        Backbone: mlp, cifar-cnn, omniglot-conv4 or module:function; if not given, the paper's for the data set.
+        Backbone: mlp, cnn, cifar-cnn, omniglot-conv4 or module:function; if not given, the paper's for the data set.
     model_seed
         Seed of the first weights; --seed if not given.
     """
@@ -86,7 +87,7 @@ class Tracking:
 
 _OWNERS: dict[str, tuple[Callable[..., object], ...]] = {
     "data": (DataChoice, load),
-    "model": (ModelChoice,),
+    "model": (ModelChoice, build),
     "method": (MethodChoice,),
     "run": (train, Tracking),
 }

@@ -1,8 +1,15 @@
 """Corollary 1, measured: how fast the gradient of the federation's loss vanishes with the number of rounds.
 
-With rho = 1/L sqrt(r / (T I)), the mean over the T rounds of |grad_theta L|^2 falls as O(1 / sqrt(T)) for a given
-I and r. `measure` trains once for each T and gives that mean; L is the largest smoothness constant among the
-clients at the start, each with its head adapted to the first backbone.
+With rho = 1/L sqrt(r / (T I)) and |grad l_i| <= G the corollary promises, in expectation over the cohorts,
+
+    1/T sum_{t=1..T} |grad L(theta_{t-1})|^2
+        <=  1/sqrt(T) (L sqrt(I/r) (L(theta_0) - L*)  +  G^2 (I + r) / (2 sqrt(I r)))
+
+`measure` trains once for each T and gives both sides. The gradients of the left are those that all clients would send
+in round t, from theta as it is before that round and with their heads fitted to it; beside a common head W_0 belongs to
+what is shared, and heads that are solved for give the gradient of P. On the right, L is the largest constant among the
+clients in all that the joint step moves, measured at the start; G the longest gradient that any client had in any
+round; L* >= 0 is taken as 0.
 """
 
 from __future__ import annotations
@@ -11,16 +18,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pflego.algorithms.pflego import PFLEGO
-from pflego.federation.participation import Participation
+from pflego.algorithms.pflego.rates import SMOOTHNESS
+from pflego.errors import SettingError
+from pflego.exchange.round import Round
+from pflego.federation.draws import Participation, expected
 from pflego.federation.roster import Federation
 from pflego.learning.model import Model
-from pflego.learning.problem import Problems
-from pflego.learning.theory import corollary_rate
+from pflego.learning.problem import Problem, Problems
+from pflego.learning.theory import corollary_bound, corollary_rate
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
 from pflego.training.callbacks import Callback
 from pflego.training.train import train
-from pflego.weights import Weights, to, weighted_sum
+from pflego.weights import Weights, norm, to, weighted_sum
 
 
 @dataclass(frozen=True)
@@ -29,36 +39,40 @@ class Point:
 
     rounds: int
     server_lr: float
-    squared_gradient: float  # mean over the rounds
+    squared_gradient: float  # mean over the rounds, the left of the corollary
+    bound: float  # its right
+    smoothness: float  # L at the start
+    last_smoothness: float  # after the last round: above L, the corollary's assumption did not hold
+    largest_gradient: float  # G
+    first_loss: float  # L(theta_0)
 
 
 @dataclass
-class SquaredGradient(Callback):
-    """Notes |grad_theta L|^2 over the whole federation after every round."""
+class SquaredGradients(Callback):
+    """Notes |grad L|^2 of the whole federation before every round, and the longest gradient of a client."""
 
     values: list[float] = field(default_factory=list)
+    largest: float = 0.0
+
+    def on_start(self, run: Run) -> None:
+        """Look at theta_0."""
+        self._look(run)
 
     def on_round(self, run: Run, row: HistoryRow) -> None:
-        """Add up all clients' gradients, each with its present head."""
+        """Look at theta_t, unless no round follows."""
+        if row["round"] != run.plan.rounds:
+            self._look(run)
+
+    def _look(self, run: Run) -> None:
+        """Add up what all clients would send, each with its head fitted to the present theta."""
         total: Weights = {}
         for position in range(len(run.federation)):
             problem = run.problems[position]
             state = to(run.states[problem.client.id], problem.device)
-            gradient = problem.gradient(run.algorithm.personal(run.shared, state, problem))
-            own = {name: gradient[name] for name in run.model.names}
-            total = weighted_sum([(1, total), (problem.samples / run.federation.samples, own)])
-        self.values.append(sum(float(tensor.double().square().sum()) for tensor in total.values()))
-
-
-def first_smoothness(federation: Federation, model: Model, algorithm: PFLEGO, *, seed: int) -> float:
-    """L: the largest smoothness constant of a client's loss in theta, at the start."""
-    shared, problems = model.weights(), Problems(federation, model)
-    largest = 0.0
-    for position in range(len(federation)):
-        problem = problems[position]
-        head = algorithm.adapt(shared, algorithm.init_state(problem, seed), problem)
-        largest = max(largest, problem.backbone_smoothness({**shared, **head}, iterations=20))
-    return largest
+            gradient = run.algorithm.client_update(Round(1), run.shared, state, problem).contribution
+            self.largest = max(self.largest, norm(gradient))
+            total = weighted_sum([(1, total), (problem.samples / run.federation.samples, gradient)])
+        self.values.append(norm(total) ** 2)
 
 
 def measure(
@@ -71,16 +85,20 @@ def measure(
     seed: int = 0,
     tell: Callable[[Point], None] = lambda point: None,
 ) -> list[Point]:
-    """Train for each T with Corollary 1's rate; give the mean squared gradient norms."""
-    clients = len(federation)
-    largest = first_smoothness(federation, model, algorithm, seed=seed)
+    """Train for each T with Corollary 1's rate; give the mean squared gradient norms beside their bound."""
+    if algorithm.passes > 1:
+        raise SettingError("the corollary speaks of one gradient per round: leave passes at 1")
+    clients, problems = len(federation), Problems(federation, model)
+    participants = expected(participation, federation.ids, seed=seed)
+    shared = algorithm.init_shared(model, problems.outputs, seed)
+    states = [algorithm.init_state(problems[position], seed) for position in range(clients)]
+    constant = _smoothness(algorithm, problems, shared, states)
+    first_loss = _loss(algorithm, problems, shared, states)
     points = []
     for rounds in horizons:
-        rate = corollary_rate(
-            largest, expected=participation.expected(clients), clients=clients, rounds=rounds
-        )
-        watcher = SquaredGradient()
-        train(
+        rate = corollary_rate(constant, expected=participants, clients=clients, rounds=rounds)
+        watcher = SquaredGradients()
+        run = train(
             federation,
             model,
             replace(algorithm, server_lr=rate, server_optimizer="sgd"),
@@ -91,6 +109,48 @@ def measure(
             callbacks=[watcher],
             progress=False,
         )
-        points.append(Point(rounds, rate, sum(watcher.values) / rounds))
+        last = [run.states[client] for client in federation.ids]
+        points.append(
+            Point(
+                rounds,
+                rate,
+                sum(watcher.values) / rounds,
+                corollary_bound(
+                    constant,
+                    expected=participants,
+                    clients=clients,
+                    rounds=rounds,
+                    largest_gradient=watcher.largest,
+                    to_lose=first_loss,
+                ),
+                constant,
+                _smoothness(algorithm, problems, run.shared, last),
+                watcher.largest,
+                first_loss,
+            )
+        )
         tell(points[-1])
     return points
+
+
+def _smoothness(algorithm: PFLEGO, problems: Problems, shared: Weights, states: Sequence[Weights]) -> float:
+    """L: the largest constant of a client's loss in all that the joint step moves, its head fitted first."""
+    rates = replace(algorithm, server_lr="auto", server_optimizer="sgd").rates
+
+    def constant(problem: Problem, state: Weights) -> float:
+        work = algorithm.heads.fit(shared, state, problem, problem.features(shared))
+        return float(rates.measure(Round(1), problem, algorithm.heads, shared, work, None)[SMOOTHNESS])
+
+    return max(constant(problems[position], state) for position, state in enumerate(states))
+
+
+def _loss(algorithm: PFLEGO, problems: Problems, shared: Weights, states: Sequence[Weights]) -> float:
+    """L(theta_0) with first heads, the penalty of a decay included."""
+    total = 0.0
+    for position, state in enumerate(states):
+        problem = problems[position]
+        head = algorithm.heads.whole(shared, state, problem)
+        own = norm(algorithm.parts.own(shared, head, problem)) ** 2
+        loss = problem.loss({**shared, **head}) + algorithm.head_decay / 2 * own
+        total += problem.samples / problems.federation.samples * loss
+    return total

@@ -5,22 +5,24 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from pflego.engines.base import Engine, Outcome
-from pflego.engines.play import Played
+from pflego.engines.play import SLOWEST, Played
 from pflego.errors import UserError
 from pflego.exchange.metrics import ABOVE_BOUND, RATE_OVER_BOUND, Metric
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import pooled
 from pflego.runs.folder import RunFolder
 from pflego.runs.history import HistoryRow
-from pflego.runs.run import Run
+from pflego.runs.run import Run, members_only
 from pflego.runs.states import States
 from pflego.training.callbacks import Callback, watching
-from pflego.weights import Weights, is_finite, to
+from pflego.weights import Weights, is_finite, nbytes, to
 
 
 class RateWarning(UserWarning):
@@ -29,6 +31,12 @@ class RateWarning(UserWarning):
 
 class NothingLearnedWarning(UserWarning):
     """A run ended with the weights it began with."""
+
+
+class _Reply(TypedDict):
+    samples: int
+    passes: float
+    sent: int  # bytes, both ways
 
 
 @dataclass
@@ -63,7 +71,7 @@ class Training:
     keep: int = 1
 
     def __post_init__(self) -> None:
-        self._exchange = self.run.plan.exchange(self.run.algorithm, self.run.federation.sizes)
+        self._exchange = self.run.plan.exchange(self.run.algorithm, self.run.federation)
         self._unsaved: dict[ClientId, Weights] = {}
         self._warned = False
 
@@ -90,7 +98,8 @@ class Training:
     def play(self, number: int) -> HistoryRow:
         """Let a cohort work and the server step; give the round's row of the history."""
         run = self.run
-        cohort = run.plan.cohort(number, len(run.federation))
+        self._welcome(number)
+        cohort = run.plan.cohort(number, run.federation.ids)
         played = self._exchange.play(
             self.engine,
             number,
@@ -99,22 +108,33 @@ class Training:
             cohort,
             ids=run.federation.ids,
             keep=self._keep,
-            arrives=lambda outcome: self._arrives(outcome, number),
+            arrives=lambda outcome: run.plan.network.delivers(
+                **self._reply(outcome), client=outcome.client, number=number, seed=run.plan.seed
+            ),
+            takes=(
+                lambda outcome: run.plan.network.speed.seconds(
+                    **self._reply(outcome), client=outcome.client, seed=run.plan.seed
+                )
+            )
+            if run.plan.network.timed
+            else None,
         )
         run.shared, self.server = played.shared, played.server
         run.rejected.update(played.rejected)
+        run.silent.update(played.silent)
         self._warn_of_rates(number, cohort, played.metrics)
         return self._row(number, len(cohort), played)
 
     def evaluate(self, row: HistoryRow) -> None:
         """Test everyone with the weights as they are, and if asked after local steps; note it in the round's row."""
         task = self.run.federation.task
-        scores = self.engine.scores(self.run.shared)
+        number = int(row["round"] or 0)
+        scores = members_only(self.run, number, self.engine.scores(self.run.shared))
         row[f"everyone_{task.metric}"] = pooled(scores, task)
         if self.run.plan.evaluate_adapted:
-            adapted = self.engine.scores(self.run.shared, adapt=True)
+            adapted = members_only(self.run, number, self.engine.scores(self.run.shared, adapt=True))
             row[f"everyone_adapted_{task.metric}"] = pooled(adapted, task)
-        self.run.evaluations[int(row["round"] or 0)] = [score.value(task) for score in scores]
+        self.run.evaluations[number] = [score.value(task) for score in scores]
 
     def write(self, number: int, row: HistoryRow) -> None:
         """Write the round down, and where it is time for one, a checkpoint."""
@@ -128,6 +148,7 @@ class Training:
                 self.server,
                 self._unsaved,
                 rejected=self.run.rejected,
+                silent=self.run.silent,
                 keep=self.keep,
             )
             self._unsaved.clear()
@@ -136,7 +157,7 @@ class Training:
     def warn(self) -> None:
         """Say once what looks wrong before the first round, where the client is that sees it."""
         run = self.run
-        cohort = run.plan.cohort(1, len(run.federation))
+        cohort = run.plan.cohort(1, run.federation.ids)
         if not cohort or not self.own[cohort[0]]:
             return
         problem = run.problems[cohort[0]]
@@ -167,6 +188,23 @@ class Training:
             stacklevel=4,
         )
 
+    def _welcome(self, number: int) -> None:
+        """Give those who come for the first time a state for the shared weights as they are."""
+        run, population = self.run, self.run.plan.population
+        if population is None:
+            return
+        for position in population.newcomers(run.federation.ids, number=number, seed=run.plan.seed):
+            if self.own[position]:
+                problem = run.problems[position]
+                first = to(run.algorithm.init_state(problem, run.plan.seed), problem.device)
+                state = run.algorithm.welcome(run.shared, first, problem, steps=population.steps)
+                if not is_finite(state):
+                    raise UserError(
+                        f"client {problem.client.id!r} cannot join in round {number}: its head did not stay finite; "
+                        "check its data's scale"
+                    )
+                self._keep({problem.client.id: to(state, torch.device("cpu"))})
+
     def _keep(self, changed: Mapping[ClientId, Weights]) -> None:
         self.states.update(changed)
         self._unsaved.update(changed)
@@ -174,28 +212,46 @@ class Training:
     def _row(self, number: int, asked: int, played: Played) -> HistoryRow:
         task = self.run.federation.task
         metrics = dict(played.metrics)
-        test = metrics.pop("test", None)
-        tested = None if test is None or test.value is None else task.metric_value(test.value)
+        population = self.run.plan.population
+        network, slowest = self.run.plan.network, metrics.pop(SLOWEST, None)
+        took = None if slowest is None else slowest.value
+
+        def figure(name: str) -> float | None:
+            found = metrics.pop(name, None)
+            return None if found is None or found.value is None else task.metric_value(found.value)
+
+        tested = {f"participants_{task.metric}": figure("test")}
+        if self.run.plan.evaluate_training:
+            tested[f"participants_training_{task.metric}"] = figure("training")
         return {
             "round": number,
             "participants": asked,
             "loss": None,
-            f"participants_{task.metric}": tested,
+            **tested,
             "seconds": played.seconds,
             "forward_passes": 0,
             "backward_passes": 0,
             "missing": played.missing,
             "rejected": len(played.rejected),
             "refused": int(played.refused),
+            **({"waited": network.waited(took, missing=played.missing)} if network.timed else {}),
+            **({} if population is None else self._coming_and_going(number)),
             **{name: metric.value for name, metric in metrics.items()},
         }
 
-    def _arrives(self, outcome: Outcome, number: int) -> bool:
-        passes = sum(int(outcome.metrics[f"{way}_passes"].total) for way in ("forward", "backward"))
-        return self.run.plan.network.delivers(
-            samples=outcome.samples,
-            passes=passes,
-            client=outcome.client,
-            number=number,
-            seed=self.run.plan.seed,
-        )
+    def _coming_and_going(self, number: int) -> HistoryRow:
+        """Count a round's members, and of them those who came, and those who went, since the last one."""
+        plan, ids = self.run.plan, self.run.federation.ids
+        now = plan.there(number, ids)
+        before = plan.there(max(1, number - 1), ids)
+        return {
+            "members": int(now.sum()),
+            "joined": int((now & ~before).sum()),
+            "left": int((before & ~now).sum()),
+        }
+
+    def _reply(self, outcome: Outcome) -> _Reply:
+        """Give what the time of a client's reply depends on."""
+        passes = sum(outcome.metrics[f"{way}_passes"].total for way in ("forward", "backward"))
+        sent = nbytes(self.run.shared) + outcome.bytes_up
+        return {"samples": outcome.samples, "passes": passes, "sent": sent}

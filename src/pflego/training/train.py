@@ -17,6 +17,7 @@ from pflego.algorithms.registry import spelling
 from pflego.declaration import (
     Count,
     InPython,
+    Limits,
     MayChange,
     Positive,
     Probability,
@@ -30,14 +31,17 @@ from pflego.engines.base import Engine, EngineMaker
 from pflego.engines.distributed import DistributedEngine, dealt
 from pflego.engines.local import LocalEngine
 from pflego.engines.peers import Peers, joined
-from pflego.errors import SettingError, UserError, shortened
+from pflego.errors import SettingError, UserError, calling, named, shortened
 from pflego.exchange.aggregation import Aggregation, Mean
+from pflego.exchange.objective import Objective, objective_of
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
+from pflego.federation.draws import Participation, Unequal, spelled
 from pflego.federation.network import Network, Speed
-from pflego.federation.participation import Everyone, Participation, participation_of, spelled
+from pflego.federation.participation import Everyone, participation_of
+from pflego.federation.population import Population, population_of
 from pflego.federation.remote import RemoteFederation
-from pflego.federation.roster import ClientId, Federation
+from pflego.federation.roster import ClientId, Federation, check_federation
 from pflego.learning import device as devices
 from pflego.learning.model import Model
 from pflego.learning.problem import Memory, Problems, Speedup, Streaming
@@ -65,11 +69,14 @@ def train(
     *,
     rounds: Annotated[Whole, MayChange] = 100,
     participation: Annotated[Participation | int | str, Reads(participation_of)] = Everyone(),
+    population: Annotated[Population | str | None, Reads(population_of), Simulated] = None,
     dropout: Annotated[Probability, Simulated] = 0.0,
+    burst: Annotated[float | None, Limits(least=1), Simulated] = None,
     deadline: Annotated[Positive | None, Simulated] = None,
     speed: Speed = Speed(),
     missing: Missing = "zero",
     weighting: WeightingName = "samples",
+    objective: Annotated[Objective | str | None, Reads(objective_of)] = None,
     aggregation: Annotated[Aggregation, InPython] = Mean(),
     transforms: Annotated[Sequence[Transform], InPython] = (),
     slice_size: Whole | None = None,
@@ -78,6 +85,7 @@ def train(
     seed: int = 0,
     evaluate_every: Count | None = 10,
     evaluate_adapted: bool = False,
+    evaluate_training: bool = False,
     device: Annotated[str | torch.device, MayChange] = "auto",
     engine: Annotated[EngineName | EngineMaker, MayChange, Simulated] = "local",
     out: Annotated[str | Path | None, MayChange] = None,
@@ -97,10 +105,20 @@ def train(
     rounds
         T, the number of rounds.
     participation
-        Who takes part in a round: a number, everyone, binomial:0.2, between:4-28, or module:Name of your own. In Python
-        `Fixed(r)`, `Everyone()`, `Binomial(p)`, `Between(low, high)`, or any object with check, expected and draw.
+        Who takes part in a round: a number, everyone, binomial:0.2, between:4-28; independent:FILE (client ids and
+        probabilities, JSON or CSV), daily:0.05-0.5/24 (clients in time zones), estimated:50:PROCESS (chances that the
+        server only estimates); or module:Name of your own. In Python `Fixed(r)`, `Everyone()`, `Binomial(p)`,
+        `Between(low, high)`, `Independent({id: p})`, `Daily(low, high)`, `Estimated(process)`, or any object with
+        check, expected and draw.
+    population
+        Who is a member when, in a simulation: a JSON file with join and leave, each a round by client id, or
+        module:function of (seed, round). In Python `Population(join={id: round}, leave={id: round})`. If not given,
+        everybody from the first round to the last.
     dropout
         The probability that a participant's reply never arrives.
+    burst
+        The mean length of a burst of losses, in rounds, where replies of a client are lost one after the other; if not
+        given, every reply is lost by itself. The share that is lost is `dropout` all the same.
     deadline
         Seconds the server waits for replies in a simulation of stragglers; if not given, for everybody. Clients are as
         fast as `speed` says.
@@ -108,9 +126,13 @@ def train(
         How fast clients are, in the simulation of stragglers.
     missing
         Where replies are missing: count them as zero, or renormalise the weights of the others to sum to one; or
-        normalise the weights of those that arrived in every round, missing or not.
+        normalise the weights of those that arrived in every round, missing or not. inverse: divide each weight by the
+        probability that the client takes part and its reply arrives, for every method.
     weighting
         Whose loss counts how much: by samples, as in the paper, or every client equal.
+    objective
+        What is minimised instead of the mean loss: qfair:1, cvar:0.1 or agnostic:0.01, for methods whose clients send
+        the gradient of their full loss. In Python `QFair(q)`, `CVaR(tail)`, `Agnostic(rate)`.
     aggregation
         How contributions are combined.
     transforms
@@ -130,6 +152,8 @@ def train(
     evaluate_adapted
         Evaluate everyone twice: with what a client has, and after the local steps that a participant takes before it is
         judged.
+    evaluate_training
+        Evaluate participants on their training data too, as in the paper's figure 6; not on Flower.
     device
         auto (CUDA, MPS or the CPU), or a device's name.
     engine
@@ -156,8 +180,10 @@ def train(
     plan = Plan(
         rounds=rounds,
         participation=participation_of(participation),
-        network=Network(dropout, deadline, speed),
+        population=population_of(population),
+        network=Network(dropout, deadline, speed, burst),
         weighting=weighting,
+        objective=objective_of(objective),
         aggregation=aggregation,
         missing=missing,
         transforms=transforms,
@@ -165,8 +191,13 @@ def train(
         seed=seed,
         evaluate_every=evaluate_every,
         evaluate_adapted=evaluate_adapted,
+        evaluate_training=evaluate_training,
     )
-    plan.participation.check(len(federation))
+    plan.check(federation.ids)
+    _check_together(plan, algorithm)
+    if plan.population is not None and isinstance(federation, RemoteFederation):
+        raise SettingError("population= is for simulations: sites on Flower come and go by themselves")
+    algorithm.check_model(model)
     place = devices.resolve(device, model.dtype)
     if (inputs := federation.some_inputs(_CHECK_SAMPLES)) is not None:
         model.check(inputs)
@@ -185,8 +216,8 @@ def train(
         if folder is not None and (states == "disk" or stored is not None):
             stored = folder.state
         kept = kept_states(federation, model, algorithm, seed, begin, stored, in_memory=states == "memory")
-        together = plan.network.lossless and plan.exchange(algorithm, federation.sizes).sums
-        here = LocalEngine(problems, algorithm, kept, transforms, together)
+        together = plan.network.lossless and plan.exchange(algorithm, federation).sums
+        here = LocalEngine(problems, algorithm, kept, transforms, together, training=evaluate_training)
         with _worker(engine, here, peers, own) as worker:
             run = Run(
                 problems=problems,
@@ -201,6 +232,7 @@ def train(
                 history=begin.history,
                 evaluations=everybodys(begin.evaluations, len(federation)),
                 rejected=begin.rejections(federation.ids),
+                silent=begin.silences(federation.ids),
                 folder=None if folder is None else folder.path,
             )
             training = Training(
@@ -245,10 +277,7 @@ def _check(given: dict[str, object]) -> None:
     """Refuse arguments that are not what `train` declares, and those that do not go together."""
     check_arguments(train, given)
     federation, model, algorithm = given["federation"], given["model"], given["algorithm"]
-    if not isinstance(federation, Federation):
-        raise SettingError(
-            f"federation must be a pflego.Federation, as pflego.load gives it, not {shortened(federation)}"
-        )
+    check_federation(federation)
     if not isinstance(model, Model):
         raise SettingError(
             f"model must be a pflego.Model(backbone, features=M), not a {type(model).__name__}"
@@ -257,6 +286,9 @@ def _check(given: dict[str, object]) -> None:
         raise SettingError(f"algorithm must be a method like PFLEGO(steps=50), not {algorithm!r}")
     if not isinstance(rule := given["aggregation"], Aggregation) or isinstance(rule, type):
         raise SettingError(f"aggregation must be a rule like Mean(), not {rule!r}")
+    on_flower = given["engine"] == "flower-simulation" or isinstance(federation, RemoteFederation)
+    if given["evaluate_training"] and on_flower:
+        raise SettingError("evaluate_training needs the local or the distributed engine, not Flower")
     chain = given["transforms"]
     if not isinstance(chain, Sequence) or any(not callable(t) or isinstance(t, type) for t in chain):
         raise SettingError(f"transforms must be a list of objects like Clip(1.0), not {chain!r}")
@@ -271,6 +303,22 @@ def _check(given: dict[str, object]) -> None:
         raise SettingError("to resume a run, say where it is: out=..., or --out")
 
 
+def _check_together(plan: Plan, algorithm: Algorithm) -> None:
+    """Refuse a method that cannot do what the plan asks of it."""
+    if algorithm.needs_equal_chances and (
+        plan.population is not None or isinstance(plan.participation, Unequal)
+    ):
+        raise SettingError(
+            f"{algorithm.name} keeps a sum over all clients at the server, which is right only where all have the same "
+            "chance to take part and nobody comes or goes: use another method, or participation like 20 or binomial:0.2"
+        )
+    if plan.objective is not None and not algorithm.follows_objectives:
+        raise SettingError(
+            f"objective={plan.objective} multiplies the gradient of a client's full loss by a function of that loss, "
+            f"and {algorithm.name}, as it is set, sends no such gradient: use pflego, with passes=1 and all samples"
+        )
+
+
 def _tables(given: dict[str, object], plan: Plan) -> Tables:
     """Give everything that was asked for, as settings.toml has it."""
     federation, model, algorithm = given["federation"], given["model"], given["algorithm"]
@@ -283,6 +331,8 @@ def _tables(given: dict[str, object], plan: Plan) -> Tables:
         value = given[one.parameter] if owner is None else getattr(owner, one.parameter)
         run[name] = value
     run |= {"participation": spelled(plan.participation), "device": str(given["device"])}
+    run["population"] = None if plan.population is None else str(plan.population)
+    run["objective"] = None if plan.objective is None else str(plan.objective)
     run["out"] = None if given["out"] is None else str(given["out"])
     if callable(given["engine"]):
         del run["engine"]
@@ -329,7 +379,11 @@ def _worker(
 ) -> Iterator[Engine]:
     """Give the engine that was asked for, for as long as the run lasts."""
     if callable(engine):
-        yield engine(here.problems, here.algorithm, here.states)
+        with calling(f"engine {named(engine)} failed", SettingError):
+            made = engine(here.problems, here.algorithm, here.states)
+        if not isinstance(made, Engine) or isinstance(made, type):
+            raise SettingError(f"engine {named(engine)} must give a pflego Engine, not {shortened(made)}")
+        yield made
     elif engine == "flower-simulation":
         from pflego.engines.simulation import simulation
 

@@ -69,8 +69,8 @@ def tune(
     settings
         Of every trial, by the names of settings files.
     over
-        What is tried, by its name: a `Range`, or a list of values. None: the method's rates, thirtyfold to each
-        side of what they are, and beside "auto" fixed ones from 0.003 to 1.
+        What is tried, by its name: a `Range`, or a list of values. None: the method's rates, a hundredfold to each
+        side of what they are, and beside "auto" fixed ones from 0.001 to 3.
     out
         A folder for the search, which goes on where it stopped, and for what comes of it.
     trials

@@ -15,8 +15,8 @@ from pflego.settings.tables import Settings, known
 
 Value: TypeAlias = bool | int | float | str
 
-FIXED_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)  # tried beside "auto"
-_AROUND = 30  # a rate is looked for between a thirtieth of what it is and thirty times that
+FIXED_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # tried beside "auto"
+_AROUND = 100  # a rate is looked for between a hundredth of what it is and a hundred times that
 _BESIDES = {"model", "participation"}  # what can be tried besides a method's own settings
 _FORMS = "low:high, low:high:log, or several values a,b,c"
 
@@ -96,19 +96,19 @@ def _value(word: str) -> Value:
 
 
 def usual(algorithm: Algorithm) -> Spaces:
-    """Return the usual space of a method: its rates, thirtyfold to each side of what they are, and fixed beside "auto".
+    """Return the usual space of a method: its rates, a hundredfold to each side, and fixed ones beside "auto".
 
     >>> import pflego
     >>> usual(pflego.FedAvg(client_lr=0.03))
-    {'client_lr': Range(low=0.001, high=0.9, log=True)}
+    {'client_lr': Range(low=0.0003, high=3.0, log=True)}
     >>> usual(pflego.FedAvg())
-    {'client_lr': ['auto', 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]}
+    {'client_lr': ['auto', 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]}
     """
     spaces: Spaces = {}
     for name, one in fields_of(type(algorithm)).items():
         value = getattr(algorithm, one.parameter)
         if one.tuned and value == "auto":
-            spaces[name] = ["auto", 0.003, *FIXED_RATES]
+            spaces[name] = ["auto", 0.001, *FIXED_RATES, 3.0]
         elif one.tuned and isinstance(value, int | float) and value > 0:
             spaces[name] = Range(significant(value / _AROUND, 6), significant(value * _AROUND, 6), log=True)
     return spaces

@@ -123,12 +123,23 @@ def test_labels_of_different_types_are_refused(tmp_path: Path) -> None:
             {"ids": ["a"], "task": "regression"},
             "holds texts: a regression needs numbers",
         ),
+        (lambda id: {}[id], {"ids": ["a"]}, r"<lambda>\('a'\) failed: KeyError: 'a'"),
+        (
+            lambda id: (X, np.array([0, "x"] * 5, dtype=object)),
+            {"ids": ["a"]},
+            "labels must be numbers or texts",
+        ),
         (7, {}, "data must be a name, a path, a table, a data set or a function .*, not int"),
     ],
 )
 def test_a_function_that_does_not_fit_is_refused(function: Any, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         pflego.load(function, **options)
+
+
+def test_texts_that_pandas_keeps_as_objects_are_classes() -> None:
+    federation = pflego.load(lambda _: (X, WORDS.astype(object)), ids=["a"])
+    assert federation.fingerprint() == pflego.load(lambda _: (X, WORDS), ids=["a"]).fingerprint()
 
 
 def test_a_schema_numbers_the_classes_as_it_did() -> None:

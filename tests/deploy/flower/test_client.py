@@ -19,7 +19,7 @@ from pflego.weights import Weights
 from tests.support.grid import Facts, MemoryGrid, Node, alter, carried, opened
 from tests.support.sites import CONFIG, SHAPE, sites
 
-ROUND: Facts = {"number": 1, "scale": 1.0, "alpha": 0.2, "seed": 5, "exchange": 0}
+ROUND: Facts = {"number": 1, "scale": 1.0, "largest_scale": 1.0, "alpha": 0.2, "seed": 5, "exchange": 0}
 COMMON: Facts = {
     "run": "r1", "clients": 5, "samples": 110, "task": "classification", "classes": [0, 1, 2, 3, 4],
     "most_classes": 3, "outputs": 5, "schema": "",

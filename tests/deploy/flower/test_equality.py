@@ -9,6 +9,8 @@ import torch
 
 import pflego
 from pflego.algorithms.registry import find_method
+from pflego.exchange.weighting import Missing
+from pflego.federation.draws import Participation
 from pflego.federation.remote import NotHereError
 from pflego.files import read_tensors
 from pflego.weights import Weights
@@ -27,6 +29,10 @@ METHODS: dict[str, dict[str, float | int | str | bool]] = {
     "fedbabu": {},
     "ditto": {"client_lr": 0.1},
     "fedrecon": {},
+    "feddbe": {"client_lr": 0.1},
+    "moon": {"client_lr": 0.1},
+    "fedproto": {"client_lr": 0.1},
+    "fedpac": {"client_lr": 0.1, "body_steps": 2},
     "local": {},
     "scaffold": {"client_lr": 0.1},
     "feddyn": {"client_lr": 0.1},
@@ -37,15 +43,25 @@ METHODS: dict[str, dict[str, float | int | str | bool]] = {
 }
 
 
-def here(method: str, *, classes: bool = True, participation: int = 3) -> pflego.Run:
+def here(
+    method: str,
+    *,
+    classes: bool = True,
+    participation: Participation | int = 3,
+    objective: str | None = None,
+    missing: Missing = "zero",
+    personal: str | None = None,
+) -> pflego.Run:
     """The same in one process."""
     own = {**METHODS[method], "steps": CONFIG["steps"]}
     return pflego.train(
         federation(classes=classes),
-        pflego.models.build("mlp", SHAPE, seed=5),
+        pflego.models.build("mlp", SHAPE, seed=5, personal=personal),
         find_method(method.partition(",")[0])(**own),
         rounds=4,
         participation=participation,
+        objective=objective,
+        missing=missing,
         seed=5,
         evaluate_every=2,
         device="cpu",
@@ -71,6 +87,18 @@ def assert_same_history(ours: pflego.Run, theirs: pflego.Run) -> None:
         assert row.keys() == other.keys()
         for key in row.keys() - {"seconds"}:
             assert row[key] == pytest.approx(other[key], rel=1e-4), key
+
+
+@pytest.mark.parametrize("method", ["pflego", "fedavg"])
+def test_personal_parts_stay_at_their_sites(method: str, tmp_path: Path) -> None:
+    asked = {**METHODS[method], "model.personal": "1.bias"}
+    ours = train(sites(tmp_path), tmp_path / "server", **asked, algorithm=method, participation=3)
+    theirs = here(method, personal="1.bias")
+    assert "1.bias" not in ours.shared
+    assert_close(ours.shared, theirs.shared)
+    for id in NAMES:
+        assert "1.bias" in state(tmp_path, id)
+        assert_close(state(tmp_path, id), theirs.states[id])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -132,3 +160,27 @@ def test_nothing_personal_is_on_the_server(tmp_path: Path) -> None:
     assert names
     assert not [name for name in names if "head" in name]
     assert all(run.states[name] == {} for name in NAMES)
+
+
+@pytest.mark.parametrize("objective", ["qfair:1.0", "cvar:0.5/0.3", "agnostic:0.1"])
+def test_an_objective_is_the_same_on_flower(objective: str, tmp_path: Path) -> None:
+    ours = train(
+        sites(tmp_path), tmp_path / "server", objective=objective, algorithm="pflego", participation=3
+    )
+    theirs = here("pflego", objective=objective)
+    assert_close(ours.shared, theirs.shared)
+    assert_same_history(ours, theirs)
+    for id in NAMES:
+        assert_close(state(tmp_path, id), theirs.states[id])
+    assert abs(theirs.shared["1.weight"] - here("pflego").shared["1.weight"]).max() > 1e-4
+
+
+def test_chances_of_their_own_are_the_same_on_flower(tmp_path: Path) -> None:
+    chances = {name: 0.4 + 0.1 * place for place, name in enumerate(NAMES)}
+    process = pflego.Independent(chances)
+    folder = tmp_path / "server"
+    ours = train(sites(tmp_path), folder, algorithm="pflego", participation=str(process), missing="inverse")
+    theirs = here("pflego", participation=process, missing="inverse")
+    assert [ours.participants(t) for t in range(1, 5)] == [theirs.participants(t) for t in range(1, 5)]
+    assert_close(ours.shared, theirs.shared)
+    assert_same_history(ours, theirs)

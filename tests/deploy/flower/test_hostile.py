@@ -251,7 +251,7 @@ def test_a_client_app_that_fails_is_missing(tmp_path: Path, caplog: pytest.LogCa
 NONSENSE: dict[str, tuple[dict[str, object], str]] = {
     "no samples": ({"samples": 0}, "its samples is 0"),
     "too many": ({"samples": 2**60}, "its samples is"),
-    "a billion": ({"samples": 2 * 10**9}, "max_samples is 1000000000"),
+    "a billion": ({"samples": 2 * 10**9}, "max_samples allows 1000000000"),
     "two lines": ({"client": "x\ny"}, "printable characters"),
     "endless": ({"client": "x" * 200}, "printable characters"),
     "mixed": ({"classes": [3, 2]}, "ascending order"),

@@ -101,8 +101,10 @@ def play_the_stranger(hub: Machines, evil: Path, site_port: int) -> None:
     assert not is_refused(f"127.0.0.1:{hub.port}", authority.read_bytes())  # what the proxy is for
     assert is_refused(f"127.0.0.1:{site_port}", None)  # a site's own port, without its worker's secret
     control = "/v1/control/list-nodes"
+    unsigned = bytes(1 << 20)  # more than nginx keeps in memory
     with outside(hub, hub.port) as superlink:
         assert superlink.post(control).status_code != 404
+        refusal = superlink.post("/v1/fleet/push-object", content=unsigned)
     ways = [control, "/v1/fleet/../control/list-nodes", "/v1/fleet/%2e%2e/control/list-nodes", f"/{control}"]
     ways += ["/v1/fleet/..%2fcontrol%2flist-nodes", "/v1/runtime/acquire-task", "/v1/fleet/", "/docs", "/"]
     with outside(hub, hub.door) as door:
@@ -114,6 +116,8 @@ def play_the_stranger(hub: Machines, evil: Path, site_port: int) -> None:
             403,
             404,
         )  # no signature
+        passed_on = door.post("/v1/fleet/push-object", content=unsigned)
+        assert (passed_on.status_code, passed_on.content) == (refusal.status_code, refusal.content)
         assert door.post("/v1/fleet/push-object", content=bytes(33 << 20)).status_code == 413
 
 

@@ -1,4 +1,4 @@
-"""One client cannot take over a federation, whatever it says of itself."""
+"""One client cannot take over a federation, whatever it says of itself and whatever it sends."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Error, Message, UserConfig
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pflego
 from pflego.deploy.flower.client import app
 from pflego.deploy.flower.gathering import capped
-from tests.support.grid import Answer, alter
+from tests.support.grid import Answer, Node, alter
 from tests.support.sites import NAMES, SHAPE, arrays, sites, train
 
 LIAR = "mill"
@@ -67,9 +67,10 @@ def test_a_claim_of_a_billion_samples_counts_for_half(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("claim", "settings", "why"),
     [
-        ({"samples": 2**53}, {}, "max_samples is"),
-        ({"samples": 1000}, {"max-samples": 500}, "max_samples is 500"),
-        ({"tests": 1000}, {"max-samples": 500}, "max_samples is 500"),
+        ({"samples": 2**53}, {}, "max_samples allows"),
+        ({"samples": 1000}, {"max-samples": 500}, "max_samples allows 500"),
+        ({"tests": 1000}, {"max-samples": 500}, "max_samples allows 500"),
+        ({"samples": 31}, {"sample-limits": "mill: 30, tower: 1000"}, "sample_limits allows 30"),
         ({"classes": [0, 2, 3, 99]}, {"classes": "0-4"}, "has the classes 99, and classes are 0-4"),
     ],
 )
@@ -94,6 +95,14 @@ def test_classes_are_numbers(classes: str, tmp_path: Path) -> None:
         train(sites(tmp_path), tmp_path / "server", classes=classes)
 
 
+@pytest.mark.parametrize(
+    "limits", ["mill", "mill: many", ": 30", "mill: 0", "mill: -3", "mill: 1" + "0" * 5000]
+)
+def test_sample_limits_are_ids_and_numbers(limits: str, tmp_path: Path) -> None:
+    with pytest.raises(pflego.SettingError, match="sample_limits must be"):
+        train(sites(tmp_path), tmp_path / "server", **{"sample-limits": limits})
+
+
 def test_a_test_set_that_has_grown_is_turned_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     nodes = sites(tmp_path)
     train(nodes, tmp_path / "server", rounds=1)
@@ -102,6 +111,57 @@ def test_a_test_set_that_has_grown_is_turned_away(tmp_path: Path, caplog: pytest
         run = train(nodes, tmp_path / "server", rounds=2, wait=0.1)
     assert run.history[1]["missing"] == 1
     assert "now has 600 test samples and had 6" in caplog.text
+
+
+def exaggerating(factor: float) -> Answer:
+    """Give a ClientApp that sends a multiple of what it has computed."""
+
+    def answer(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        if message.metadata.message_type == "train":
+            alter(
+                reply.content, lambda tensors, _: tensors.update({n: factor * t for n, t in tensors.items()})
+            )
+        return reply
+
+    return answer
+
+
+def honest_accuracy(folder: Path, *, factor: float, **settings: float) -> float:
+    """Train ten clients, the first of which sends a multiple, with SGD on the server; give the others' accuracy."""
+    nodes = {}
+    for client in pflego.load("digits", clients=10, classes_per_client=2, seed=0):
+        site = folder / str(client.id)
+        site.mkdir(parents=True)
+        np.savez(
+            site / "own.npz",
+            x_train=client.x_train, y_train=client.y_train, x_test=client.x_test, y_test=client.y_test,
+        )  # fmt: skip
+        config: UserConfig = {
+            "client-id": int(client.id), "data": str(site / "own.npz"), "state": str(site), "device": "cpu",
+        }  # fmt: skip
+        nodes[int(client.id) + 1] = Node(config, key=str(client.id).encode())
+    nodes[1].answer = exaggerating(factor)
+    method = {"server-optimizer": "sgd", "server-lr": 1.0, "steps": 10, "rounds": 20, "seed": 0}
+    run = train(
+        nodes,
+        folder / "server",
+        **{**method, "min-clients": 10, "max-loss": 1e30, "evaluate_every": 0, **settings},
+    )
+    assert all(row["rejected"] == (abs(factor) > 10 and not settings) for row in run.history)
+    shares = run.evaluations[20][1:]
+    return float(np.mean([100 * share for share in shares if share is not None]))
+
+
+@pytest.mark.slow
+def test_whoever_sends_minus_900_times_its_gradient_harms_nobody_else(tmp_path: Path) -> None:
+    """The figures of docs/deployment.md: without the limit of norms, one of ten brings down the other nine."""
+    undisturbed = honest_accuracy(tmp_path / "undisturbed", factor=1.0)
+    without = honest_accuracy(tmp_path / "without", factor=-900.0, **{"norm-factor": 1e9})
+    limited = honest_accuracy(tmp_path / "limited", factor=-900.0)
+    assert undisturbed > 99
+    assert without < 80
+    assert limited > undisturbed - 0.5
 
 
 def test_a_run_without_replies_stops_and_says_why_without_control_characters(

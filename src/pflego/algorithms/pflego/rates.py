@@ -3,7 +3,8 @@
 client_lr="auto" is beta = 1/L_i, the rate that Proposition 2 allows client i in this round. It also caps the head's
 last step, unless that is called exact.
 
-server_lr="auto" is rho = r/I 1/L. L bounds the step on theta and the head together, not only on each of them: for
+server_lr="auto" is rho = r/I 1/L, or min_i pi_i 1/L where clients' chances differ: no client's part is then longer
+than at 1/L. L bounds the step on theta and the head together, not only on each of them: for
 f = (theta + w)^2 / 2 both blocks have a curvature of 1, and f one of 2. L is the largest of the clients' constants
 that the server heard in earlier rounds, so that a round's rate does not depend on who takes part in it, which would
 bias the step; a round before which nobody was heard is one of rate 0. The clients receive L with theta: head and
@@ -28,10 +29,11 @@ from pflego.learning.heads import Descent
 from pflego.learning.heads.rules import Rule
 from pflego.learning.problem import Problem
 from pflego.learning.theory import best_rate, client_bound, server_bound
-from pflego.weights import Weights, elementwise_largest
+from pflego.weights import Weights, elementwise_largest, norm, plus
 
 if TYPE_CHECKING:
     from pflego.algorithms.pflego.algorithm import PFLEGO
+    from pflego.algorithms.pflego.safeguard import HeadWork
     from pflego.algorithms.pflego.solved import SolvedHeads
     from pflego.algorithms.pflego.stepped import SteppedHeads
 
@@ -49,12 +51,16 @@ _DEFAULTS = {  # with plain heads, with a common one
 
 
 def resolve_defaults(algorithm: PFLEGO) -> None:
-    """Fill in what depends on the kind of heads."""
+    """Fill in what depends on the kind of heads. Nothing was checked yet: an array cannot be compared with a word."""
+    solve = isinstance(algorithm.head_optimizer, str) and algorithm.head_optimizer == "solve"
     for name, (plain, common) in _DEFAULTS.items():
         if getattr(algorithm, name) is None:
-            solved = name == "head_decay" and algorithm.head_optimizer == "solve"
-            default = common if algorithm.common_head else _SOLVED_DECAY if solved else plain
-            object.__setattr__(algorithm, name, default)
+            own = _SOLVED_DECAY if name == "head_decay" and solve else plain
+            object.__setattr__(algorithm, name, common if algorithm.common_head is True else own)
+
+
+def check_decay(algorithm: PFLEGO) -> None:
+    """Refuse to solve for heads of which there may be no best."""
     if algorithm.head_optimizer == "solve" and algorithm.head_decay == 0:
         raise SettingError(
             "head_optimizer='solve' needs a head_decay above 0: without one there may be no best head"
@@ -64,6 +70,14 @@ def resolve_defaults(algorithm: PFLEGO) -> None:
 def moving(weights: Weights) -> Weights:
     """Leave out L, which no step moves."""
     return {name: tensor for name, tensor in weights.items() if name != SMOOTHNESS}
+
+
+def emphasised(now: Round, problem: Problem, work: HeadWork, features: Tensor) -> tuple[float | None, float]:
+    """Give a client's loss where its joint gradient is taken, a decay included, and what it multiplies that by."""
+    if now.emphasis is None:
+        return None, 1.0
+    loss = problem.head_objective(work.head, features, work.descent)
+    return loss, now.emphasis.factor(loss)
 
 
 @dataclass(frozen=True)
@@ -110,8 +124,11 @@ class Rates:
         )
 
     def last(self, now: Round, shared: Weights) -> float:
-        """Compute the rate of the head's part of the joint step: rho I/r, and alpha_i where it is exact."""
-        rate = best_rate(float(shared[SMOOTHNESS])) if self.joint == "auto" else self.joint * now.scale
+        """Compute the rate of the head's part of the joint step: rho / pi_i, and alpha_i where it is exact."""
+        if self.joint == "auto":
+            rate = best_rate(float(shared[SMOOTHNESS])) * (now.scale / now.largest_scale)
+        else:
+            rate = self.joint * now.scale
         return rate * (now.alpha if self.exact else 1)
 
     def server(self, now: Round, shared: Weights) -> float:
@@ -135,12 +152,22 @@ class Rates:
         return elementwise_largest([{n: t for n, t in part.items() if n == SMOOTHNESS} for part in parts])
 
     def measure(
-        self, problem: Problem, heads: SteppedHeads | SolvedHeads, shared: Weights, head: Weights
+        self,
+        now: Round,
+        problem: Problem,
+        heads: SteppedHeads | SolvedHeads,
+        shared: Weights,
+        work: HeadWork,
+        loss: float | None,
     ) -> Weights:
-        """L of a client's loss in all that the joint step moves, where its rate depends on it."""
+        """L of a client's part of the objective in all that the joint step moves, where its rate depends on it."""
         if self.joint != "auto":
             return {}
-        return {SMOOTHNESS: torch.tensor(self._smoothness(problem, heads, shared, head, _TOLERANCE))}
+        constant = self._smoothness(problem, heads, shared, work.head, _TOLERANCE)
+        if now.emphasis is not None and loss is not None:
+            squared = _squared_gradient(problem, heads, shared, work) if now.emphasis.power else 0.0
+            constant = now.emphasis.smoothness(constant, loss, squared)
+        return {SMOOTHNESS: torch.tensor(constant)}
 
     def local_rate(
         self, problem: Problem, heads: SteppedHeads | SolvedHeads, shared: Weights, head: Weights
@@ -197,3 +224,17 @@ class Rates:
                     f"{problem.client.id!r} at the start, and may go uphill; server_lr='auto' stays below it"
                 )
         return None
+
+
+def _squared_gradient(
+    problem: Problem, heads: SteppedHeads | SolvedHeads, shared: Weights, work: HeadWork
+) -> float:
+    """|g|^2 in all that the joint step moves: theta, W_0 if it is common, and what of the head is the client's own."""
+    gradient = problem.gradient({**moving(shared), **work.head})
+    slope = {name: gradient[name] for name in work.head}
+    parts = [{name: tensor for name, tensor in gradient.items() if name not in slope}]
+    if any(name in shared for name in slope):
+        parts.append(slope)
+    if heads.moves_own:
+        parts.append(plus(slope, work.descent.pull(work.head)) if work.descent.decay else slope)
+    return sum(norm(part) ** 2 for part in parts)

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 from pflego.algorithms.pflego.rates import moving
 from pflego.algorithms.pflego.safeguard import HeadWork
 from pflego.exchange.metrics import total
-from pflego.exchange.round import Round, Update
+from pflego.exchange.round import Update
+from pflego.learning.heads import is_head
 from pflego.learning.problem import Problem
 from pflego.weights import Weights, minus, plus, step, weighted_sum
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 def passes_in_turn(
     algorithm: PFLEGO,
-    turns: Sequence[Round],
     shared: Weights,
     states: Sequence[Weights],
     problems: Sequence[Problem],
@@ -43,16 +43,22 @@ def passes_in_turn(
 ) -> tuple[list[Update], Weights]:
     """Let clients make their passes one after the other; sum what they send by weights."""
     updates = [
-        several_passes(algorithm, now, shared, state, problem)
-        for now, state, problem in zip(turns, states, problems, strict=True)
+        several_passes(algorithm, shared, state, problem)
+        for state, problem in zip(states, problems, strict=True)
     ]
     contribution = weighted_sum((w, u.contribution) for w, u in zip(weights, updates, strict=True))
     return [replace(update, contribution={}) for update in updates], contribution
 
 
-def several_passes(
-    algorithm: PFLEGO, now: Round, shared: Weights, state: Weights, problem: Problem
-) -> Update:
+def adapt_in_passes(algorithm: PFLEGO, shared: Weights, state: Weights, problem: Problem) -> Weights:
+    """Make a participant's k passes; give its own theta, and the head it ends with as a rest beside the shared W_0."""
+    model = several_passes(algorithm, shared, state, problem).model or {}
+    head = {name: tensor for name, tensor in model.items() if is_head(name)}
+    body = {name: tensor for name, tensor in model.items() if not is_head(name)}
+    return {**body, **algorithm.parts.own(shared, head, problem)}
+
+
+def several_passes(algorithm: PFLEGO, shared: Weights, state: Weights, problem: Problem) -> Update:
     """Make k passes on a client."""
     heads, parts, rates = algorithm.heads, algorithm.parts, algorithm.rates
     here, rate, fallbacks = moving(shared), inf, 0

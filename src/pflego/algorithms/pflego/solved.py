@@ -38,13 +38,16 @@ class SolvedHeads:
         return {}
 
     def whole(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """Solve for the head that belongs to the present theta."""
+        """Solve for the head that belongs to the present theta, unless several passes have made one already."""
+        if state:
+            return self.parts.whole(shared, state, problem)
         return self.fit(shared, state, problem, problem.forward(shared).features).head
 
     def fit(self, shared: Weights, state: Weights, problem: Problem, features: Tensor) -> HeadWork:
         """Solve for the head that belongs to features."""
-        head = solve_head(problem, features, self.decay, self.parts.anchor(shared, problem))
-        return HeadWork(head, Descent(rate=0.0, limit=0.0))
+        anchor = self.parts.anchor(shared, problem)
+        head = solve_head(problem, features, self.decay, anchor)
+        return HeadWork(head, Descent(rate=0.0, decay=self.decay, anchor=anchor, limit=0.0))
 
     def kept(self, shared: Weights, head: Weights, problem: Problem) -> Weights:
         """Return nothing: a client keeps no state."""

@@ -17,7 +17,7 @@ from pflego.data.own.pool import Pool, Reading
 from pflego.data.problems import listed
 from pflego.data.schema import Schema
 from pflego.data.source import reading
-from pflego.errors import DataError, shortened
+from pflego.errors import DataError, calling, named, shortened
 from pflego.federation.client import checked_id
 from pflego.federation.roster import Array as Values
 from pflego.federation.roster import ClientId
@@ -54,10 +54,11 @@ def from_function(
     names = [checked_id(one) for one in ids]
     if len(set(names)) < len(names) or not names:
         raise DataError(f"ids must name every client once, not {listed(list(map(str, names))) or 'nobody'}")
-    name = getattr(function, "__name__", type(function).__name__)
+    name = named(function)
     members = {}
     for client_id in names:
-        parts = function(client_id)
+        with calling(f"{name}({client_id!r}) failed", DataError):
+            parts = function(client_id)
         if not isinstance(parts, Sequence) or len(parts) not in (2, 4):
             raise DataError(
                 f"{name}({client_id!r}) must give (x, y) or (x_train, y_train, x_test, y_test), "
@@ -131,6 +132,8 @@ def _joined(who: str, parts: Mapping[bool | None, Parts]) -> Parts:
 
 def _class_names(labels: Sequence[Array], place: str, task: str | None) -> tuple[str, ...]:
     """Name all classes in order; none in regression."""
+    if odd := [y for y in labels if y.dtype.kind not in "USfiub"]:
+        raise DataError(f"{place}: labels must be numbers or texts, and all of one type, not {odd[0].dtype}")
     kinds = {
         "text" if y.dtype.kind in "US" else "fraction" if y.dtype.kind == "f" else "whole" for y in labels
     }
@@ -162,4 +165,9 @@ def _fractions(y: Array) -> Array:
 
 
 def _array(values: Values) -> Array:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    """Give values as an array; objects of one plain type, as pandas keeps texts, by that type."""
+    if isinstance(values, Tensor):
+        return values.detach().cpu().numpy()
+    array = np.asarray(values)
+    kinds: set[type] = {type(one) for one in array.ravel().tolist()} if array.dtype.kind == "O" else set()
+    return np.array(array.tolist()) if kinds in ({str}, {int}, {float}) else array

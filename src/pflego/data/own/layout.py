@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pflego.data.own import tables
+from pflego.data.source import reading
 from pflego.errors import DataError
 
 Format: TypeAlias = Literal["table", "npz", "image"]
@@ -74,11 +75,13 @@ def is_split(words: Sequence[object], place: str) -> bool:
 
 def explore(folder: Path) -> Layout:
     """Find the files of a folder, and of those in it; hidden ones do not count."""
-    files = [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
-    ]
+    with reading(folder):
+        files = [
+            path
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+            and not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
+        ]
     formats = Counter(found for path in files if (found := format_of(path)))
     if not formats:
         raise DataError(f"{folder} holds no CSV, Parquet, .npz or image files")

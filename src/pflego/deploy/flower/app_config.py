@@ -21,6 +21,7 @@ from pflego.declaration import (
 )
 from pflego.deploy.flower.site_config import Assignment, as_python
 from pflego.errors import SettingError
+from pflego.federation.roster import ClientId
 from pflego.learning.model import Model
 from pflego.settings.experiment import build_model, seed_of
 from pflego.settings.tables import Settings
@@ -50,7 +51,9 @@ class Deployment:
     norm_factor
         A reply whose norm is above this many times the median of the round's replies is dropped.
     max_samples
-        How many training samples a client may say it has.
+        How many samples a client may say it has, for training or for tests.
+    sample_limits
+        The same for single clients, by their ids: "ward-3: 500, ward-5: 80".
     max_share
         How much one client may count for, as a share of all, whatever number of samples it claims. With fewer than
         three clients there is no such limit.
@@ -71,6 +74,7 @@ class Deployment:
     max_norm: NotNegative = 0.0
     norm_factor: Annotated[float, Limits(above=1)] = 10.0
     max_samples: Whole = 1_000_000_000
+    sample_limits: str = ""
     max_share: Annotated[float, Limits(above=0, most=1)] = 0.5
     max_loss: Positive = 1e6
     classes: str = ""
@@ -79,13 +83,13 @@ class Deployment:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _ = self.known_classes
+        _ = self.known_classes, self.limits
 
     @property
     def known_classes(self) -> frozenset[int] | None:
         """The classes of `classes`; None: any."""
         found: set[int] = set()
-        for part in filter(None, map(str.strip, self.classes.split(","))):
+        for part in _parts(self.classes):
             first, _, last = part.partition("-")
             try:
                 low, high = int(first), int(last or first)
@@ -101,7 +105,35 @@ class Deployment:
     @property
     def names(self) -> list[str]:
         """The ids of `members`."""
-        return [name for part in self.members.split(",") if (name := part.strip())]
+        return _parts(self.members)
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The largest numbers of `sample_limits`, by the ids of clients."""
+        limits = {}
+        for part in _parts(self.sample_limits):
+            client, _, said = part.rpartition(":")
+            try:
+                most = int(said)
+            except ValueError:
+                most = 0
+            if not client.strip() or most < 1:
+                raise SettingError(
+                    f'sample_limits must be ids and numbers such as "ward-3: 500, ward-5: 80", not {part!r}'
+                )
+            limits[client.strip()] = most
+        return limits
+
+    def most_samples(self, client: ClientId) -> tuple[int, str]:
+        """Say how many samples a client may have, and which setting says so."""
+        if (own := self.limits.get(str(client))) is not None:
+            return own, "sample_limits"
+        return self.max_samples, "max_samples"
+
+
+def _parts(text: str) -> list[str]:
+    """Take a list with commas apart."""
+    return [part for each in text.split(",") if (part := each.strip())]
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,25 @@
 """Flower's own programs as children of a command of pflego's: they end with it.
 
-python -m pflego.deploy.flower.child PROGRAM PARENT OPTIONS...
+python -m pflego.deploy.flower.child PROGRAM PARENT OPTIONS... loads the program, and begins when a byte arrives on its
+standard input. So a program is loaded while the command looks whether all is well, and nothing was done if it is not.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
-QUIET = {  # what Flower would otherwise tell its makers, and install
+SETTINGS = {  # what Flower would otherwise tell its makers, install, and wait for
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds until a SuperLink's run is started
 }
 _ENDING = 20.0  # seconds that a program may take to say goodbye
 _POLL = "PFLEGO_SUPERNODE_POLL"
@@ -26,15 +29,18 @@ _POLL = "PFLEGO_SUPERNODE_POLL"
 def child(
     program: str, options: Sequence[str], *, poll: float = 3.0, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start "supernode" or "superlink"; it is ended when this block is left, and when this process ends.
+    """Load "supernode" or "superlink"; it is ended when this block is left, and when this process ends.
 
     poll: seconds between two looks of a SuperNode for messages.
     """
     words = [sys.executable, "-m", __name__, program, str(os.getpid()), *options]
-    started = subprocess.Popen(words, env={**os.environ, **QUIET, _POLL: str(poll), **environment})
+    started = subprocess.Popen(
+        words, stdin=subprocess.PIPE, env={**os.environ, **SETTINGS, _POLL: str(poll), **environment}
+    )
     try:
         yield started
     finally:
+        _close(started)
         if started.poll() is None:
             started.terminate()
             try:
@@ -44,8 +50,24 @@ def child(
         started.wait()
 
 
+def begin(loaded: subprocess.Popen[bytes]) -> None:
+    """Let a program that was loaded do its work."""
+    assert loaded.stdin is not None
+    loaded.stdin.write(b"\n")
+    _close(loaded)
+
+
+def _close(loaded: subprocess.Popen[bytes]) -> None:
+    assert loaded.stdin is not None
+    with suppress(BrokenPipeError):  # it has ended already
+        loaded.stdin.close()
+
+
 def main() -> None:
     """Become one of the programs."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # until it has a handler of its own: no traceback while it loads
     from flwr.supercore.app_utils import start_parent_process_monitor
 
     program, parent, sys.argv = sys.argv[1], int(sys.argv[2]), [f"flower-{sys.argv[1]}", *sys.argv[3:]]
@@ -53,7 +75,8 @@ def main() -> None:
     if program == "superlink":
         from flwr.superlink.cli.flower_superlink import flower_superlink
 
-        flower_superlink()
+        if sys.stdin.buffer.read(1):
+            flower_superlink()
         return
     from flwr.supernode import start_client_internal as loop
     from flwr.supernode.cli.flower_supernode import flower_supernode
@@ -62,7 +85,8 @@ def main() -> None:
     poll = float(os.environ[_POLL])
     clock = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: time.sleep(min(seconds, poll))})
     vars(loop)["time"] = clock
-    flower_supernode()
+    if sys.stdin.buffer.read(1):
+        flower_supernode()
 
 
 if __name__ == "__main__":

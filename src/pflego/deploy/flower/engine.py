@@ -223,9 +223,11 @@ class FlowerEngine:
     def _limit(self, norms: Sequence[float]) -> float:
         """Compute the largest norm a reply may have: relative to the others, and as set.
 
-        Of two, the larger counts as usual: nobody can say which of them is wrong.
+        Of two, the larger counts as usual: nobody can say which of them is wrong. One of zero says nothing of the
+        others: an objective may leave out most clients in a round.
         """
-        relative = self.deployment.norm_factor * median_high(norms) if norms else 0.0
+        moving = [size for size in norms if size]
+        relative = self.deployment.norm_factor * median_high(moving) if moving else 0.0
         return min(relative, self.deployment.max_norm) if self.deployment.max_norm else relative
 
     def _expected(self, client: ClientId) -> Expected:

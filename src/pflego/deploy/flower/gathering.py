@@ -109,10 +109,11 @@ def gather(roll: Roll, deployment: Deployment, *, poll: float) -> Members:
         if wanted and str(client) not in wanted:
             raise UserError(f"client {client!r} is not among those this run is for")
         facts, known = present.facts, deployment.known_classes
-        if max(facts.samples, facts.tests) > deployment.max_samples:
+        most, said_by = deployment.most_samples(client)
+        if max(facts.samples, facts.tests) > most:
             raise UserError(
                 f"client {client!r} says it has {facts.samples} samples and {facts.tests} for tests: "
-                f"max_samples is {deployment.max_samples}"
+                f"{said_by} allows {most}"
             )
         if known is not None and (others := [one for one in facts.classes if one not in known]):
             raise UserError(

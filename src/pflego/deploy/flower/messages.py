@@ -16,6 +16,7 @@ from pflego.codec import MessageError, Reader, decode, encode
 from pflego.deploy.flower.facts import Common
 from pflego.engines.base import Outcome
 from pflego.exchange.metrics import How, Metric, Metrics
+from pflego.exchange.objective import JOINT_LOSS, Emphasis
 from pflego.exchange.round import Round
 from pflego.learning.evaluation import Score
 from pflego.learning.task import TaskName
@@ -81,10 +82,18 @@ def read_round(read: Reader) -> Round:
     return Round(
         number=read.whole("number", least=1),
         scale=read.finite("scale", least=1e-9, most=_LARGEST),
+        largest_scale=read.finite("largest_scale", least=1e-9, most=_LARGEST),
         alpha=read.finite("alpha", least=0, most=1),
+        emphasis=None if read.facts.get("emphasis") is None else _emphasis(read.inner("emphasis")),
         seed=read.one("seed", (int,)),
         exchange=read.whole("exchange", least=0),
     )
+
+
+def _emphasis(read: Reader) -> Emphasis:
+    above = None if read.facts.get("above") is None else read.finite("above", least=-_HUGE, most=_HUGE)
+    power, times, constant = (read.finite(n, least=0, most=_LARGEST) for n in ("power", "times", "constant"))
+    return Emphasis(power, above, times, constant)
 
 
 def pack_outcome(outcome: Outcome, seconds: float) -> RecordDict:
@@ -140,7 +149,7 @@ def read_reply(
     decoded = decode(data, like=like if len(data) > _REFUSAL else None)
     if not decoded.facts.one("finite", (bool,)):
         raise MessageError("its work was not finite, it says")
-    known = {**_ALWAYS, **{name: metric.how for name, metric in metrics.items()}}
+    known = {**_ALWAYS, JOINT_LOSS: "mean", **{name: metric.how for name, metric in metrics.items()}}
     measured = decoded.facts.inner("metrics")
     return Reply(
         decoded.hold_to(like).tensors,
@@ -158,6 +167,9 @@ def _metrics(read: Reader, known: Mapping[str, How], expected: Expected, alpha: 
         name: _metric(name, read.facts[name], how) for name, how in known.items() if name in read.facts
     }
     loss, test = metrics["loss"], metrics["test"]
+    if (joint := metrics.get(JOINT_LOSS)) is not None:
+        expected.check_loss(joint.value or 0.0)
+        metrics[JOINT_LOSS] = Metric((joint.value or 0.0) * alpha, "mean", alpha)
     expected.check_score(test.weight, test.total)
     if not loss.weight and alpha:
         raise MessageError("its loss has no weight")

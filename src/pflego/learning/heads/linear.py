@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from pflego.errors import ModelError
+from pflego.errors import ModelError, calling, named
 from pflego.learning.heads.base import HEAD, HeadGradient, HeadInit
 from pflego.learning.heads.rules import Descent
 from pflego.learning.task import Classification, Task
@@ -63,7 +63,8 @@ class LinearHead:
         """
         rows, columns = self.width, self.features + 1
         if callable(how):
-            head = torch.as_tensor(how(rows, columns, generator))
+            with calling(f"head_init {named(how)}({rows}, {columns}, generator) failed", ModelError):
+                head = torch.as_tensor(how(rows, columns, generator))
             if head.shape != (rows, columns):
                 raise ModelError(f"head_init gave shape {tuple(head.shape)}, asked for ({rows}, {columns})")
         elif how == "zeros":

@@ -9,7 +9,9 @@ function presenceChart(run, title) {
   const span = (at, size) => `${whole(at * size + 1)}${size > 1 ? ` to ${whole((at + 1) * size)}` : ""}`;
   const who = (at) => (tall === 1 ? run.clients.ids[at] : `clients ${span(at, tall)}`);
   const when = (at) => `round${long > 1 ? "s" : ""} ${span(at, long)}`;
-  const what = (share) => (single ? (share ? "took part" : "did not") : `${Math.round(100 * share)} %`);
+  const part = (share) => (single ? (share ? "took part" : "did not") : `${Math.round(100 * share)} %`);
+  const what = (share) => (share === null ? "no member" : part(share));
+  const gone = shares.flat().includes(null) ? "; an empty place: no member then" : "";
   const tick = (name) => plain(name.length > LONGEST ? `${name.slice(0, LONGEST - 1)}…` : name);
   const rows = shares.map((_, at) => at);
   const names = rows.length <= NAMED ? rows : [];
@@ -44,7 +46,7 @@ function presenceChart(run, title) {
   const cell = single
     ? "a filled cell: the client took part in the round"
     : `a cell is ${whole(tall)} clients and ${whole(long)} rounds: the stronger, the more of them took part`;
-  return chart(title, cell, describe);
+  return chart(title, `${cell}${gone}`, describe);
 }
 
 function presencePart() {

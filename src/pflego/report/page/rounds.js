@@ -2,6 +2,7 @@
 
 const MOST_MARKS = 60; // points of a curve that are worth one mark each
 const MOST_ROWS = 100; // rounds in the table of numbers
+const ADAPTED = RUNS.some((run) => run.curves.everyone_adapted.length > 0);
 const FROM_ZERO = { rangemode: "tozero" };
 
 function ends(curve) {
@@ -39,7 +40,7 @@ function bothProtocols() {
   return chart(`Test ${METRIC.name}`, "of everyone, and of each round’s participants", () => ({
     traces: [
       curveTrace(participants, "participants", thin(), null),
-      ...(adapted.length ? [curveTrace(adapted, "everyone, after local steps", lineOf(1, 2.5), "square")] : []),
+      ...(adapted.length ? [curveTrace(adapted, "everyone adapted", lineOf(1, 2.5), "square")] : []),
       curveTrace(everyone, "everyone", lineOf(0, 2.5), "circle"),
     ],
     layout: { xaxis: axis("round", FROM_ZERO), yaxis: axis(AXIS) },
@@ -50,7 +51,7 @@ function bothProtocols() {
 // A run's rounds with what is known of each, the last and at most a hundred of them.
 function numbersOf(run) {
   const byRound = new Map();
-  for (const key of ["everyone", "participants", "loss"]) {
+  for (const key of ["everyone", "everyone_adapted", "participants", "loss"]) {
     for (const [round, value] of run.curves[key]) byRound.set(round, { ...byRound.get(round), [key]: value });
   }
   const rounds = [...byRound.keys()].sort((a, b) => a - b);
@@ -60,11 +61,12 @@ function numbersOf(run) {
 }
 
 function numbers() {
-  const headings = ["round", `${METRIC.name}, everyone`, `${METRIC.name}, participants`, "loss, participants"];
+  const figures = ["everyone", ...(ADAPTED ? ["everyone_adapted"] : []), "participants"];
+  const headings = ["round", ...figures.map((key) => `${METRIC.name}, ${key.replace("_", " ")}`), "loss, participants"];
   const head = headings.map((text) => make("th", { scope: "col", class: "number" }, text));
-  const rows = RUNS.flatMap((run) => numbersOf(run).map(([round, { everyone, participants, loss }]) => {
-    const texts = [whole(round), figure(everyone ?? null), figure(participants ?? null)];
-    const cells = [...texts, loss === undefined ? "–" : short(loss)];
+  const rows = RUNS.flatMap((run) => numbersOf(run).map(([round, known]) => {
+    const texts = [whole(round), ...figures.map((key) => figure(known[key] ?? null))];
+    const cells = [...texts, known.loss === undefined ? "–" : short(known.loss)];
     const name = SEVERAL ? make("th", { scope: "row" }, run.name) : null;
     return make("tr", {}, name, cells.map((cell) => make("td", { class: "number" }, cell)));
   }));
@@ -78,7 +80,9 @@ function roundsPart() {
   const charts = [];
   if (tested && SEVERAL) {
     const everyone = [`Test ${METRIC.name}, everyone`, "all clients with the present models"];
+    const adapted = [`Test ${METRIC.name}, everyone adapted`, "all clients, each after its method’s local steps"];
     const participants = [`Test ${METRIC.name}, participants`, "a round’s clients, after their own steps"];
+    if (ADAPTED) charts.push(curvesChart(...adapted, "everyone_adapted", AXIS));
     charts.push(curvesChart(...everyone, "everyone", AXIS), curvesChart(...participants, "participants", AXIS));
   } else if (tested) {
     charts.push(bothProtocols());
@@ -88,8 +92,9 @@ function roundsPart() {
   const folded = make("details", { toggle: fill }, make("summary", {}, "The numbers"));
   const explanation = tested
     ? "Everyone: all clients, each with the present shared weights and its own, which is what a user would meet. " +
-      "Participants: the clients of a round, right after their own steps and before aggregation."
+      "Participants: the clients of a round, right after their own steps and before aggregation." +
+      (ADAPTED ? " Everyone adapted: all clients, each after the steps that a participant takes; fair to all methods." : "")
     : "Nobody has test data, so there is only the loss.";
-  const grid = make("div", { class: SEVERAL ? "charts three" : "charts" }, charts);
+  const grid = make("div", { class: SEVERAL && charts.length !== 4 ? "charts three" : "charts" }, charts);
   return section("rounds", "Over the rounds", explanation, grid, folded);
 }

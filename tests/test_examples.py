@@ -1,0 +1,36 @@
+"""The examples that make pictures and tables of the documents, at their smallest."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "examples"
+
+
+def test_the_frontier_of_passes_is_kept_drawn_and_not_trained_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "passes.json"
+    words = (
+        "--clients 4 --participation 2 --degrees 3 --rounds 2 --passes 1,2 --rival-steps 6 --rates 0.1,0.3"
+    )
+    monkeypatch.setattr(sys, "argv", ["passes.py", *words.split(), "--out", str(out)])
+    runpy.run_path(str(FOLDER / "passes.py"), run_name="__main__")
+    first, kept = capsys.readouterr().out, json.loads(out.read_text())
+    methods = [row["method"] for row in kept["results"]]
+    assert sorted(set(methods)) == [
+        "FedAvg, 6 steps", "FedPer, 6 steps", "FedRep, 6 steps", "k = 1", "k = 2, Adam", "k = 2, mean"
+    ]  # fmt: skip
+    assert methods.count("FedAvg, 6 steps") == 2
+    best = max(row["everyone_adapted"] for row in kept["results"] if row["method"] == "FedAvg, 6 steps")
+    [line] = [line for line in first.splitlines() if line.startswith("| FedAvg")]
+    assert f"/ {best:.2f} (24, rate" in line  # 2 rounds of 6 steps, both ways
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    runpy.run_path(str(FOLDER / "passes.py"), run_name="__main__")
+    assert json.loads(out.read_text()) == kept
+    assert capsys.readouterr().out == first[first.index("| |") :]
