@@ -96,6 +96,24 @@ def step(weights: Weights, gradient: Weights, rate: float) -> Weights:
     return {name: w.sub(gradient[name], alpha=rate) if name in gradient else w for name, w in weights.items()}
 
 
+def with_prefix(prefix: str, weights: Weights) -> Weights:
+    """Put a prefix before every name, so that they go into one dictionary with others.
+
+    >>> with_prefix("control/", {"w": torch.tensor(1.0)})
+    {'control/w': tensor(1.)}
+    """
+    return {prefix + name: tensor for name, tensor in weights.items()}
+
+
+def of_prefix(prefix: str, weights: Weights) -> Weights:
+    """Pick the weights whose names have a prefix, by their names without it.
+
+    >>> of_prefix("control/", {"w": torch.tensor(2.0), "control/w": torch.tensor(1.0)})
+    {'w': tensor(1.)}
+    """
+    return {name.removeprefix(prefix): t for name, t in weights.items() if name.startswith(prefix)}
+
+
 def to(weights: Weights, device: torch.device) -> Weights:
     """Move every tensor to a device, if it is not there."""
     if device.type == "cpu" and all(tensor.is_cpu for tensor in weights.values()):

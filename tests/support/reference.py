@@ -152,6 +152,17 @@ def world(
     return World(pflego.Federation(members), pflego.Model(backbone, features=M), net, sites, heads)
 
 
+def least_squares() -> tuple[pflego.Federation, F64]:
+    """Five linear regressions that disagree, and the weights, bias last, that are best for all of their samples."""
+    rng = np.random.default_rng(5)
+    xs = [rng.normal(size=(20 + 4 * i, 3)) * (1 + i / 4) for i in range(5)]
+    ys = [x @ rng.normal(size=3) + rng.normal() for x in xs]
+    x, y = np.concatenate(xs), np.concatenate(ys)
+    best = np.linalg.lstsq(np.concatenate([x, np.ones((len(x), 1))], axis=1), y, rcond=None)[0]
+    members = [pflego.Client(f"c{i}", xs[i], ys[i]) for i in range(5)]
+    return pflego.Federation(members), best
+
+
 def cohorts(
     participation: Participation,
     clients: int,

@@ -28,7 +28,7 @@ from pflego.algorithms.registry import method
 from pflego.declaration import Limits
 from pflego.exchange.round import Round, Update
 from pflego.learning.problem import Problem
-from pflego.weights import Weights, minus
+from pflego.weights import Weights, minus, of_prefix, with_prefix
 
 _OWN, _MIXING = "own/", "mixing"  # before the names of v_i's weights; the name of a_i
 
@@ -61,19 +61,19 @@ class APFL(FedAvg):
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """v_i = w_0, and a_i."""
         first = self.init_shared(problem.model, problem.outputs, seed)
-        return self._state(first, torch.tensor(self.mixing, dtype=problem.model.weight_dtype))
+        return _state(first, torch.tensor(self.mixing, dtype=problem.model.weight_dtype))
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on both models, the first on a_i too; keep the personal one, send how far the global one went."""
         moved, own, mixing = self._steps(shared, state, problem)
-        kept = self._state(own, mixing)
+        kept = _state(own, mixing)
         return Update(kept, minus(moved, shared), model=self.personal(moved, kept, problem))
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """a_i v_i + (1 - a_i) w, or what a client has made of it, fine-tuned if asked."""
         mixed = state
         if _MIXING in state:
-            mixed = _mixed(shared, _own(state), state[_MIXING])
+            mixed = _mixed(shared, of_prefix(_OWN, state), state[_MIXING])
         return super().personal(shared, mixed, problem)
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
@@ -94,7 +94,7 @@ class APFL(FedAvg):
             self.batch_size, self.steps_of(problem, self.duration if steps is None else steps)
         )
         rule = Rule(self.rate_of(problem, shared, list(shared)), self.momentum, self.weight_decay)
-        return self._state(take_steps(gradient, shared, list(shared), batches, rule), mixing)
+        return _state(take_steps(gradient, shared, list(shared), batches, rule), mixing)
 
     def _steps(self, shared: Weights, state: Weights, problem: Problem) -> tuple[Weights, Weights, Tensor]:
         """Take the steps of a round; give w_i, v_i and a_i."""
@@ -103,26 +103,22 @@ class APFL(FedAvg):
 
         def gradient(both: Weights, batch: Tensor | None) -> Weights:
             nonlocal mixing, learns
-            model, personal = {name: both[name] for name in shared}, _own(both)
+            model, personal = {name: both[name] for name in shared}, of_prefix(_OWN, both)
             at_mixture = problem.gradient(_mixed(model, personal, mixing), batch)
-            own = {_OWN + name: mixing * g for name, g in at_mixture.items()}
+            own = {name: mixing * g for name, g in at_mixture.items()}
             if learns:
                 slope = sum((g * (personal[name] - model[name])).sum() for name, g in at_mixture.items())
                 mixing, learns = (mixing - rate * slope).clamp(0, 1), False
-            return {**problem.gradient(model, batch), **own}
+            return {**problem.gradient(model, batch), **with_prefix(_OWN, own)}
 
         both = {**shared, **{name: w for name, w in state.items() if name != _MIXING}}
         batches = problem.batches(self.batch_size, self.steps_of(problem, self.duration))
         both = take_steps(gradient, both, list(both), batches, Rule(rate, self.momentum, self.weight_decay))
-        return {name: both[name] for name in shared}, _own(both), mixing
-
-    def _state(self, own: Weights, mixing: Tensor) -> Weights:
-        return {**{_OWN + name: w for name, w in own.items()}, _MIXING: mixing}
+        return {name: both[name] for name in shared}, of_prefix(_OWN, both), mixing
 
 
-def _own(weights: Weights) -> Weights:
-    """Pick v_i, by the names of its weights."""
-    return {name.removeprefix(_OWN): w for name, w in weights.items() if name.startswith(_OWN)}
+def _state(own: Weights, mixing: Tensor) -> Weights:
+    return {**with_prefix(_OWN, own), _MIXING: mixing}
 
 
 def _mixed(shared: Weights, own: Weights, mixing: Tensor) -> Weights:

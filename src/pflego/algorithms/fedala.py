@@ -36,7 +36,7 @@ from pflego.exchange.round import Round, Update
 from pflego.learning.heads import is_head
 from pflego.learning.model import Model
 from pflego.learning.problem import Problem
-from pflego.weights import Weights, minus
+from pflego.weights import Weights, minus, of_prefix, with_prefix
 
 Slope: TypeAlias = Callable[[Weights, Tensor | None], tuple[float, Weights]]  # loss and gradient, on a batch
 
@@ -85,26 +85,26 @@ class FedALA(FedAvg):
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """Learn how to mix, mix, take tau steps; send how far they led from the shared model."""
         mixing = self._learn(shared, state, problem)
-        weights = self.descend(problem, _mixed(shared, _part(state, _OLD), mixing))
+        weights = self.descend(problem, _mixed(shared, of_prefix(_OLD, state), mixing))
         kept = _kept({name: weights[name] for name in mixing}, mixing)
         return Update(kept, minus(weights, shared), model=self.personal(shared, weights, problem))
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """m_i, or what a client has made of it, fine-tuned if asked."""
-        mixing = _part(state, _MIXING)
-        own = _mixed(shared, _part(state, _OLD), mixing) if mixing else state
+        mixing = of_prefix(_MIXING, state)
+        own = _mixed(shared, of_prefix(_OLD, state), mixing) if mixing else state
         return super().personal(shared, own, problem)
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Learn how to mix, mix, and take tau steps, as in a round."""
         mixing = self._learn(shared, state, problem)
-        return self.descend(problem, _mixed(shared, _part(state, _OLD), mixing))
+        return self.descend(problem, _mixed(shared, of_prefix(_OLD, state), mixing))
 
     def welcome(
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
         """Fit the top layers to the shared ones below them in tau steps, and use them as they are: A_i = 0."""
-        top = list(_part(state, _OLD))
+        top = list(of_prefix(_OLD, state))
         fitted = self.descend(problem, shared, duration=steps, only=top)
         own = {name: fitted[name] for name in top}
         return _kept(own, {name: torch.zeros_like(w) for name, w in own.items()})
@@ -117,7 +117,7 @@ class FedALA(FedAvg):
 
     def _learn(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Give A_i after its steps."""
-        old, mixing = _part(state, _OLD), _part(state, _MIXING)
+        old, mixing = of_prefix(_OLD, state), of_prefix(_MIXING, state)
         away = {name: shared[name] - w for name, w in old.items()}
         if not any(bool(difference.any()) for difference in away.values()):
             return mixing
@@ -170,16 +170,8 @@ def _module(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _part(weights: Weights, prefix: str) -> Weights:
-    """Pick what is named so, by the names of the model's weights."""
-    return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
-
-
 def _kept(old: Weights, mixing: Weights) -> Weights:
-    return {
-        **{_OLD + name: w for name, w in old.items()},
-        **{_MIXING + name: share for name, share in mixing.items()},
-    }
+    return {**with_prefix(_OLD, old), **with_prefix(_MIXING, mixing)}
 
 
 def _mixed(shared: Weights, old: Weights, mixing: Weights) -> Weights:

@@ -23,7 +23,7 @@ from pflego.algorithms.registry import method
 from pflego.declaration import LearningRate
 from pflego.exchange.round import Round, Update
 from pflego.learning.problem import Problem
-from pflego.weights import Weights, minus
+from pflego.weights import Weights, minus, of_prefix, with_prefix
 
 _SLOPE = "slope/"  # before a weight's name: its entry of g_i
 
@@ -45,14 +45,14 @@ class FedDyn(FedAvg):
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """g_i = 0."""
         first = self.init_shared(problem.model, problem.outputs, seed)
-        return {_SLOPE + name: torch.zeros_like(w) for name, w in first.items()}
+        return with_prefix(_SLOPE, {name: torch.zeros_like(w) for name, w in first.items()})
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on the changed loss; keep how far they went, and send it."""
         weights = self.adapt(shared, state, problem)
-        moved = minus(weights, shared)
-        slopes = {_SLOPE + name: state[_SLOPE + name] - self.mu * d for name, d in moved.items()}
-        return Update(slopes, moved, model=self.personal(shared, weights, problem))
+        moved, slopes = minus(weights, shared), of_prefix(_SLOPE, state)
+        kept = {name: slope - self.mu * moved[name] for name, slope in slopes.items()}
+        return Update(with_prefix(_SLOPE, kept), moved, model=self.personal(shared, weights, problem))
 
     def server_step(
         self, now: Round, shared: Weights, server: Weights, aggregate: Weights
@@ -72,7 +72,7 @@ class FedDyn(FedAvg):
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau steps on the changed loss, as in a round."""
-        slope = {name: -state[_SLOPE + name] for name in shared}
+        slope = {name: -slope for name, slope in of_prefix(_SLOPE, state).items()}
         return self.descend(problem, shared, anchor=shared, mu=self.mu, slope=slope)
 
     def welcome(

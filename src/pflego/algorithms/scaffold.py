@@ -24,7 +24,7 @@ from pflego.declaration import Positive
 from pflego.exchange.round import Round, Update
 from pflego.learning.model import Model
 from pflego.learning.problem import Problem
-from pflego.weights import Weights, minus, plus
+from pflego.weights import Weights, minus, of_prefix, plus, with_prefix
 
 _CONTROL = "control/"  # before a weight's name: its control variate
 
@@ -46,21 +46,21 @@ class Scaffold(FedAvg):
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
         """x_0, and c = 0."""
         weights = super().init_shared(model, outputs, seed)
-        return {**weights, **_named(_zeros(weights))}
+        return {**weights, **with_prefix(_CONTROL, _zeros(weights))}
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """c_i = 0."""
-        return _named(_zeros(super().init_shared(problem.model, problem.outputs, seed)))
+        return with_prefix(_CONTROL, _zeros(super().init_shared(problem.model, problem.outputs, seed)))
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau corrected steps on a copy of the model; send how far it and the control variate went."""
         steps = self.steps_of(problem, self.duration)
         moved, rate = self._corrected(shared, state, problem, steps)
-        start, common, own = _model(shared), _controls(shared), _controls(state)
+        start, common, own = _model(shared), of_prefix(_CONTROL, shared), of_prefix(_CONTROL, state)
         reach = rate * _effective(steps, self.momentum)
         control = {name: own[name] - common[name] + (x - moved[name]) / reach for name, x in start.items()}
-        sent = {**minus(moved, start), **_named(minus(control, own))}
-        return Update(_named(control), sent, model=self.personal(shared, moved, problem))
+        sent = {**minus(moved, start), **with_prefix(_CONTROL, minus(control, own))}
+        return Update(with_prefix(_CONTROL, control), sent, model=self.personal(shared, moved, problem))
 
     def server_step(
         self, now: Round, shared: Weights, server: Weights, aggregate: Weights
@@ -89,7 +89,7 @@ class Scaffold(FedAvg):
         """Take steps along grad l_i - c_i + c; give where they end, and their rate."""
         start = _model(shared)
         rate = self.rate_of(problem, start, list(start))
-        correction = minus(_controls(shared), _controls(state))
+        correction = minus(of_prefix(_CONTROL, shared), of_prefix(_CONTROL, state))
         rule = Rule(rate, self.momentum, self.weight_decay, slope=correction)
         batches = problem.batches(self.batch_size, steps)
         return take_steps(problem.gradient, start, list(start), batches, rule), rate
@@ -106,16 +106,6 @@ def _effective(steps: int, momentum: float) -> float:
 
 def _zeros(weights: Weights) -> Weights:
     return {name: torch.zeros_like(w) for name, w in weights.items()}
-
-
-def _named(controls: Weights) -> Weights:
-    """Give control variates the names that they are sent and kept by."""
-    return {_CONTROL + name: tensor for name, tensor in controls.items()}
-
-
-def _controls(weights: Weights) -> Weights:
-    """Pick control variates, by the names of their weights."""
-    return {n.removeprefix(_CONTROL): t for n, t in weights.items() if n.startswith(_CONTROL)}
 
 
 def _model(weights: Weights) -> Weights:
