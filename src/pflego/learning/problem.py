@@ -320,11 +320,16 @@ class Problem:
         """Look at the result on the test data. No part of a client's work, so the pass is not counted."""
         if len(self.client.x_test) == 0:
             return Score(0, None, 0.0)
-        targets = self._targets(self.client.y_test)
-        features = [self.model.phi(weights, inputs) for inputs in self._in_slices(self.client.x_test)]
-        z = self.head.outputs(weights, torch.cat(features))
+        features, targets = self.test_features(weights)
+        z = self.head.outputs(weights, features)
         loss = float(self.task.loss(z, targets)) if self.task.known(targets) else nan
         return Score(len(z), loss if isfinite(loss) else None, float(self.task.scores(z, targets).sum()))
+
+    @torch.no_grad()
+    def test_features(self, weights: Weights) -> tuple[Tensor, Tensor]:
+        """Pass the test samples through the backbone; give features and targets. The pass is not counted."""
+        features = [self.model.phi(weights, inputs) for inputs in self._in_slices(self.client.x_test)]
+        return torch.cat(features), self._targets(self.client.y_test)
 
     def _targets(self, y: Tensor) -> Tensor:
         targets = self.task.targets(y, self.classes, self.model.weight_dtype)
