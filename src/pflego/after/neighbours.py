@@ -8,9 +8,8 @@ nothing leaves the client: it keeps the features of its own samples.
 
 Every client chooses k and lambda by itself. Some of its training samples, drawn by the seed, are looked up among the
 others; the pair with the most right answers (in regression the least error) is taken, of several the one with the
-least loss. The model has seen these samples in training and its neighbours have not been told theirs, so the choice
-leans towards the model: where that has learned its samples by heart, lambda is 0 and nothing changes. Test data have
-no part in it.
+least loss. The model was trained on these samples too, while their neighbours are others: the choice leans towards a
+model that has learned its samples by heart. Test data have no part in it.
 """
 
 from __future__ import annotations
