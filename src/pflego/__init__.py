@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pflego.advice import Advice as Advice
     from pflego.advice import advise as advise
     from pflego.after import joining as joining
+    from pflego.after import neighbours as neighbours
     from pflego.after.export import load_model as load_model
     from pflego.algorithms.apfl import APFL as APFL
     from pflego.algorithms.base import Algorithm as Algorithm
@@ -134,6 +135,7 @@ _MODULES = {
     "joining": "pflego.after.joining",
     "metrics": "pflego.exchange.metrics",
     "models": "pflego.models",
+    "neighbours": "pflego.after.neighbours",
     "theory": "pflego.learning.theory",
     "trackers": "pflego.trackers",
     "tuning": "pflego.tuning",

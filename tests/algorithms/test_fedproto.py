@@ -12,7 +12,17 @@ import torch
 
 import pflego
 from pflego.algorithms import class_means
-from tests.support.reference import F64, Params, World, assert_identical, assert_same_weights, cohorts, world
+from pflego.learning.problem import Problems
+from tests.support.reference import (
+    F64,
+    Params,
+    World,
+    assert_identical,
+    assert_same_weights,
+    cohorts,
+    distance,
+    world,
+)
 from tests.support.rivals import (
     Simulation,
     assert_at,
@@ -126,11 +136,41 @@ def test_a_regression_is_one_class() -> None:
     assert np.abs(run.shared["class/means"][0].numpy() - total / samples).max() < 1e-12
 
 
-def test_auto_knows_the_pull() -> None:
-    twin = world()
-    run = train(twin, pflego.FedProto(mu=1e4), rounds=8)
-    assert all(row["rejected"] == 0 for row in run.history)
-    assert (run.history[-1]["loss"] or 9) < 2
+def test_auto_is_the_smoothness_with_the_pull() -> None:
+    """The largest curvature of loss and pull together, by differences of NumPy's gradient."""
+    twin, strong, i = world(), 50.0, 2
+    simulation = prototypes(twin)
+    simulation.play(fedproto(TAU, BETA, mu=MU), CHOSEN)
+    simulation.shared["k"][:] = 1
+    w, term = simulation.own[i], towards_means(simulation, i, strong)
+    flat = np.concatenate([w[name].ravel() for name in "VvW"])
+
+    def gradient(point: F64) -> F64:
+        parts = np.split(point, np.cumsum([w[name].size for name in "Vv"]))
+        here = {name: part.reshape(w[name].shape) for name, part in zip("VvW", parts, strict=True)}
+        stepped = steps(here, simulation.sites[i], 1, rate=1.0, on_features=term)
+        return np.concatenate([(here[name] - stepped[name]).ravel() for name in "VvW"])
+
+    step = 1e-5
+    hessian = np.array(
+        [(gradient(flat + step * e) - gradient(flat - step * e)) / (2 * step) for e in np.eye(len(flat))]
+    )
+    largest = float(np.abs(np.linalg.eigvalsh((hessian + hessian.T) / 2)).max())
+    shared = {
+        "class/means": torch.from_numpy(simulation.shared["P"]),
+        "class/known": torch.from_numpy(simulation.shared["k"]),
+    }
+    state = {
+        name: torch.from_numpy(w[own]) for name, own in (("0.weight", "V"), ("0.bias", "v"), ("head", "W"))
+    }
+    method, problem = pflego.FedProto(mu=strong), Problems(twin.federation, twin.model)[i]
+    after = method.adapt(shared, state, problem)
+    assert after.keys() == state.keys()
+    pull = class_means.pull(shared, problem, strong)
+    assert 0.9 < 1 / method.rate_of(problem, state, list(state), on_features=pull) / largest < 1 + 1e-6
+    assert 1 / method.rate_of(problem, state, list(state)) < largest / 2
+    moved = steps(w, simulation.sites[i], method.steps, rate=1 / largest, on_features=term)
+    assert distance(after["0.weight"], moved["V"]) < 0.1
 
 
 def test_it_resumes_to_the_bit(tmp_path: Path) -> None:
@@ -140,7 +180,6 @@ def test_it_resumes_to_the_bit(tmp_path: Path) -> None:
     assert_identical(train(twin, method, out=tmp_path, evaluate_every=1, resume=True), whole)
 
 
-@pytest.mark.parametrize("wrong", [-1.0])
-def test_a_negative_pull_is_refused(wrong: float) -> None:
+def test_a_negative_pull_is_refused() -> None:
     with pytest.raises(pflego.SettingError, match="mu"):
-        pflego.FedProto(mu=wrong)
+        pflego.FedProto(mu=-1.0)

@@ -108,6 +108,16 @@ def test_every_method_is_evaluated_as_its_run_was(of_every_method: Path, tmp_pat
     assert written["accuracy"] == last["everyone_accuracy"]
 
 
+def test_every_methods_models_are_mixed_with_neighbours(of_every_method: Path, tmp_path: Path) -> None:
+    pflego("evaluate", of_every_method, "--knn", "--out", tmp_path / "e.json")
+    written = json.loads((tmp_path / "e.json").read_text())
+    run = package.open_run(of_every_method)
+    rows = package.neighbours.evaluate(run)
+    assert written["clients"] == rows
+    if run.algorithm.uses_shared_model:  # one that is a client's own may have learned its samples by heart
+        assert rows != run.evaluate()
+
+
 def test_mistakes_are_named(
     wards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,7 +104,7 @@ class FedDBE(FedAvg):
     def welcome(
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
-        """Fit the shift to the shared model: as many steps as in a round, or at most so many."""
+        """Fit the shift to the shared model, in as many steps as a round has, or as many as are said."""
         ended, _ = self._steps(shared, state, problem, only=[SHIFT], duration=steps)
         return {SHIFT: ended[SHIFT]}
 
@@ -129,7 +129,7 @@ class FedDBE(FedAvg):
             running = torch.lerp(running, features.detach().to(goal).mean(dim=0), share)
 
         def pull(features: Tensor, places: Tensor) -> Tensor:
-            """Have the gradient of kappa/(2M) |m_i - m|^2 in the features, of a batch or a slice of it."""
+            """Give a term with the gradient of kappa/(2M) |m_i - m|^2, of a batch or a slice of it."""
             if not sliced:
                 note(features)
             return features.to(goal).mean(dim=0) @ (strength * (running - goal))

@@ -25,7 +25,7 @@ def best_combination(matrix: Tensor) -> Tensor:
     scale = float(matrix.diagonal().mean())
     if not scale > 0:  # every combination is as good
         return torch.full((n,), 1 / n, dtype=torch.float64)
-    p = matrix.double() / scale + _RIDGE * torch.eye(n, dtype=torch.float64)
+    p = matrix.double().cpu() / scale + _RIDGE * torch.eye(n, dtype=torch.float64)
     solution = torch.zeros(n, dtype=torch.float64)
     free = torch.zeros(n, dtype=torch.bool)
     for _ in range(10 * n):  # it ends after n or a few more

@@ -27,6 +27,14 @@ def evaluate(
         bool,
         typer.Option("--adapt", help="Clients first take their local steps against the present backbone."),
     ] = False,
+    knn: Annotated[
+        bool,
+        typer.Option(
+            "--knn",
+            help="Mix every model with the nearest of its client's own training samples, as much as the client "
+            "finds best on some of them.",
+        ),
+    ] = False,
     out: rows.OutFile = None,
     trust: whose.Trust = False,
 ) -> None:
@@ -40,6 +48,7 @@ def evaluate(
 
     from rich.table import Table
 
+    from pflego.after import neighbours
     from pflego.after.prediction import of_clients
     from pflego.cli.console import Console
     from pflego.cli.run import percent
@@ -51,7 +60,8 @@ def evaluate(
         opened = _on(opened, data, client, run)
     elif client is not None:
         opened = of_clients(opened, whose.clients_called([client], opened.federation, run))
-    task, scores = opened.federation.task, opened.scores(adapt=adapt)
+    task = opened.federation.task
+    scores = neighbours.scores(opened, adapt=adapt) if knn else opened.scores(adapt=adapt)
     lines = table(opened.federation.ids, scores, task)
     figures = [score.value(task) for score in scores]
     together = pooled(scores, task)

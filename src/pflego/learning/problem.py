@@ -365,11 +365,19 @@ class Problem:
     def _score(self, weights: Weights, x: Tensor, y: Tensor) -> Score:
         if len(x) == 0:
             return Score(0, None, 0.0)
-        targets = self._targets(y)
-        features = [self.model.phi(weights, inputs) for inputs in self._in_slices(x)]
-        z = self.head.outputs(weights, torch.cat(features))
+        features, targets = self._seen(weights, x, y)
+        z = self.head.outputs(weights, features)
         loss = float(self.task.loss(z, targets)) if self.task.known(targets) else nan
         return Score(len(z), loss if isfinite(loss) else None, float(self.task.scores(z, targets).sum()))
+
+    def test_features(self, weights: Weights) -> tuple[Tensor, Tensor]:
+        """Pass the test samples through the backbone; give features and targets. The pass is not counted."""
+        return self._seen(weights, self.client.x_test, self.client.y_test)
+
+    @torch.no_grad()
+    def _seen(self, weights: Weights, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        features = [self.model.phi(weights, inputs) for inputs in self._in_slices(x)]
+        return torch.cat(features), self._targets(y)
 
     def _targets(self, y: Tensor) -> Tensor:
         targets = self.task.targets(y, self.classes, self.model.weight_dtype)
