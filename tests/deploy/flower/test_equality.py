@@ -15,7 +15,7 @@ from pflego.weights import Weights
 from tests.support.grid import Node
 from tests.support.sites import CONFIG, NAMES, SHAPE, federation, sites, train
 
-METHODS: dict[str, dict[str, float | int | str | bool]] = {
+METHODS: dict[str, dict[str, float | int | str | bool | None]] = {
     "pflego": {},
     "pflego, common head": {"common_head": True},
     "pflego, rates from the theory": {"server_lr": "auto", "server_optimizer": "sgd"},
@@ -27,17 +27,26 @@ METHODS: dict[str, dict[str, float | int | str | bool]] = {
     "fedbabu": {},
     "ditto": {"client_lr": 0.1},
     "fedrecon": {},
+    "fedsgd": {"steps": None},  # left out
+    "fedopt": {"server_optimizer": "yogi"},
+    "fednova": {"epochs": 2, "batch_size": 8},
+    "feddane": {},
+    "uga": {"client_lr": 0.1},
+    "perfedavg": {"client_lr": 0.1, "inner_lr": 0.1},
+    "pfedme": {},
     "local": {},
 }
 
 
 def here(method: str, *, classes: bool = True, participation: int = 3) -> pflego.Run:
     """The same in one process."""
-    own = {**METHODS[method], "steps": CONFIG["steps"]}
+    own = {"steps": CONFIG["steps"], **METHODS[method]}
     return pflego.train(
         federation(classes=classes),
         pflego.models.build("mlp", SHAPE, seed=5),
-        find_method(method.partition(",")[0])(**own),
+        find_method(method.partition(",")[0])(
+            **{name: value for name, value in own.items() if value is not None}
+        ),
         rounds=4,
         participation=participation,
         seed=5,
