@@ -45,7 +45,7 @@ class FedOpt(FedAvg):
     """
 
     server_optimizer: Literal["adam", "yogi", "adagrad", "momentum"] = "adam"
-    server_lr: LearningRate = 0.01
+    server_lr: LearningRate = 0.03
     beta1: Probability | None = None
     beta2: Probability = 0.99
     eps: Positive = 1e-3

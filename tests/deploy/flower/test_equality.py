@@ -17,7 +17,7 @@ from pflego.weights import Weights
 from tests.support.grid import Node
 from tests.support.sites import CONFIG, NAMES, SHAPE, federation, sites, train
 
-METHODS: dict[str, dict[str, float | int | str | bool]] = {
+METHODS: dict[str, dict[str, float | int | str | bool | None]] = {
     "pflego": {},
     "pflego, common head": {"common_head": True},
     "pflego, rates from the theory": {"server_lr": "auto", "server_optimizer": "sgd"},
@@ -33,6 +33,13 @@ METHODS: dict[str, dict[str, float | int | str | bool]] = {
     "moon": {"client_lr": 0.1},
     "fedproto": {"client_lr": 0.1},
     "fedpac": {"client_lr": 0.1, "body_steps": 2},
+    "fedsgd": {"steps": None},  # left out
+    "fedopt": {"server_optimizer": "yogi"},
+    "fednova": {"epochs": 2, "batch_size": 8},
+    "feddane": {},
+    "uga": {"client_lr": 0.1},
+    "perfedavg": {"client_lr": 0.1, "inner_lr": 0.1},
+    "pfedme": {},
     "local": {},
     "scaffold": {"client_lr": 0.1},
     "feddyn": {"client_lr": 0.1},
@@ -53,11 +60,13 @@ def here(
     personal: str | None = None,
 ) -> pflego.Run:
     """The same in one process."""
-    own = {**METHODS[method], "steps": CONFIG["steps"]}
+    own = {"steps": CONFIG["steps"], **METHODS[method]}
     return pflego.train(
         federation(classes=classes),
         pflego.models.build("mlp", SHAPE, seed=5, personal=personal),
-        find_method(method.partition(",")[0])(**own),
+        find_method(method.partition(",")[0])(
+            **{name: value for name, value in own.items() if value is not None}
+        ),
         rounds=4,
         participation=participation,
         objective=objective,

@@ -291,7 +291,7 @@ def test_nodes_that_say_nonsense_of_themselves_are_left_out(
         assert left_out, name
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedbabu", "local"])
+@pytest.mark.parametrize("method", ["fedavg", "fedbabu", "feddane", "local"])
 def test_every_methods_message_is_known_beforehand(method: str, tmp_path: Path) -> None:
     nodes = sites(tmp_path)
     nodes[NODE].answer = lying(one_more)
