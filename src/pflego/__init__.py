@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.ditto import Ditto as Ditto
     from pflego.algorithms.fedavg import FedAvg as FedAvg
     from pflego.algorithms.fedbabu import FedBabu as FedBabu
+    from pflego.algorithms.fedbn import FedBN as FedBN
     from pflego.algorithms.fedper import FedPer as FedPer
     from pflego.algorithms.fedprox import FedProx as FedProx
     from pflego.algorithms.fedrecon import FedRecon as FedRecon

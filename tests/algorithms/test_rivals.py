@@ -219,11 +219,13 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
     sent = {
         "local": set(),
         "fedavg": theta | {"head"},
+        "fedbn": theta | {"head"},
         "fedprox": theta | {"head"},
         "ditto": theta | {"head"},
     }
     kept = {
         "fedavg": set(),
+        "fedbn": set(),
         "fedprox": set(),
         "fedbabu": set(),
         "local": theta | {"head"},

@@ -280,6 +280,7 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
             scale=scale,
         ),
         "fedavg": Rival(pflego.FedAvg(**one_head), one_model, fedavg(tau, beta)),
+        "fedbn": Rival(pflego.FedBN(**one_head), one_model, fedavg(tau, beta)),  # there is no batch norm here
         "fedprox": Rival(pflego.FedProx(**one_head, mu=0.7), one_model, fedavg(tau, beta, mu=0.7)),
         "fedper": Rival(pflego.FedPer(**plain), own_heads, fedper(tau, beta)),
         "fedrep": Rival(pflego.FedRep(**plain, body_steps=2), own_heads, fedrep(tau, beta, body=2)),
