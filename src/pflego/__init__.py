@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.fedala import FedALA as FedALA
     from pflego.algorithms.fedavg import FedAvg as FedAvg
     from pflego.algorithms.fedbabu import FedBabu as FedBabu
+    from pflego.algorithms.fedbn import FedBN as FedBN
     from pflego.algorithms.feddane import FedDane as FedDane
     from pflego.algorithms.feddbe import FedDBE as FedDBE
     from pflego.algorithms.feddyn import FedDyn as FedDyn

@@ -407,11 +407,17 @@ def test_methods_that_have_not_said_that_they_can_refuse() -> None:
         def adapt(self, shared: Any, state: Any, problem: Any) -> Any:
             return super().adapt(shared, state, problem)
 
+    class AtTheServer(pflego.FedAvg):
+        """Does something else with what has arrived."""
+
+        def server_step(self, now: Any, shared: Any, server: Any, aggregate: Any) -> Any:
+            return super().server_step(now, shared, server, aggregate)
+
     class Renamed(pflego.FedAvg):
         """Does what FedAvg does."""
 
     twin = world(clients=2)
-    for algorithm in (pflego.FedRecon(), Changed()):
+    for algorithm in (pflego.FedRecon(), Changed(), AtTheServer()):
         with pytest.raises(pflego.ModelError, match="personal parts"):
             pflego.train(twin.federation, with_own_bias(twin), algorithm, rounds=1)
     pflego.train(twin.federation, with_own_bias(twin), Renamed(steps=1), rounds=1)

@@ -221,6 +221,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
     sent = {
         "local": set(),
         "fedavg": theta | {"head"},
+        "fedbn": theta | {"head"},
         "fedprox": theta | {"head"},
         "feddane": {f"gradient/{name}" for name in (*theta, "head")},
         "fednova": theta | {"head", "length"},
@@ -243,6 +244,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
     }
     kept = {
         "fedavg": set(),
+        "fedbn": set(),
         "fedprox": set(),
         "fedbabu": set(),
         "perfedavg": set(),

@@ -864,6 +864,7 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
             scale=scale,
         ),
         "fedavg": Rival(pflego.FedAvg(**one_head), one_model, fedavg(tau, beta)),
+        "fedbn": Rival(pflego.FedBN(**one_head), one_model, fedavg(tau, beta)),  # there is no batch norm here
         "fedprox": Rival(pflego.FedProx(**one_head, mu=0.7), one_model, fedavg(tau, beta, mu=0.7)),
         "feddbe": Rival(
             pflego.FedDBE(**one_head, kappa=2.0, mean_share=0.7),

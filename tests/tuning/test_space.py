@@ -97,6 +97,7 @@ def test_every_method_has_something_to_look_for_around_its_defaults() -> None:
         "fedper": ["client_lr"],
         "fedrep": ["client_lr"],
         "fedbabu": ["client_lr"],
+        "fedbn": ["client_lr"],
         "ditto": ["client_lr", "mu"],
         "fedrecon": ["client_lr", "server_lr"],
         "feddane": ["client_lr", "mu"],

@@ -330,7 +330,7 @@ def _card(run: Run, client_id: ClientId, model: PersonalModel, schema: Schema) -
             "model": str(run.model.source["model"]),
             "features": run.model.features,
             "dtype": dtype,
-            "norm": run.model.norm,
+            **({"norm": run.model.norm} if run.model.norm else {}),
             "parameters": [name for name, _ in model.backbone.named_parameters()],
         },
         "head": {

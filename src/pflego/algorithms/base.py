@@ -32,13 +32,8 @@ Family: TypeAlias = Literal["one model", "fine-tuned", "split", "mixed", "simila
 # what a model may ask of a method beyond the usual: that named parts of the backbone stay with each client, and that
 # local steps go through it in training mode
 Ability: TypeAlias = Literal["personal parts", "training mode"]
-_WORK = {
-    "init_shared",
-    "init_state",
-    "client_update",
-    "personal",
-    "adapt",
-}  # where a method says what it does
+# where a method says what becomes of weights
+_WORK = {"init_shared", "init_state", "client_update", "server_step", "personal", "adapt", "descend"}
 
 
 @dataclass(frozen=True)
@@ -51,9 +46,8 @@ class Algorithm(ABC):
     exchanges: ClassVar[int] = 1  # how often clients and server speak to each other in a round
     # whether the server keeps sum_i a_i x_i over all clients from aggregates: these must be the same to it
     needs_equal_chances: ClassVar[bool] = False
-    abilities: ClassVar[frozenset[Ability]] = (
-        frozenset()
-    )  # to be said by each class that says what clients do
+    # what it can do beyond the usual; a class that changes what is done says it anew
+    abilities: ClassVar[frozenset[Ability]] = frozenset()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -199,7 +193,7 @@ class Algorithm(ABC):
 
 
 def abilities(algorithm: Algorithm) -> frozenset[Ability]:
-    """Give what the class that says what clients do can do beyond the usual.
+    """Give what the class that says what clients and server do can do beyond the usual.
 
     A method that changes any of it has not said that it still can, whatever it inherits.
     """

@@ -59,20 +59,20 @@ class FedAvg(LocalSteps):
 
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
         """theta_0 and a head, but for what is personal."""
-        if model.personal_head:
-            return model.shared_weights()
         generator, head = torch_generator(seed, "common head"), model.head(outputs)
-        return {**model.shared_weights(), **head.init(self.start_of(head), generator, model.weight_dtype)}
+        whole = {**model.weights(), **head.init(self.start_of(head), generator, model.weight_dtype)}
+        own = self.own_part(model, whole)
+        return {name: w for name, w in whole.items() if name not in own}
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
         """Give what is personal: nothing, unless it was named."""
         head = self.new_head(problem, seed) if problem.model.personal_head else {}
-        return {**problem.model.personal_weights(), **head}
+        return self.own_part(problem.model, {**problem.model.weights(), **head})
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on a copy of the model; send how far it went, keep what is personal."""
         weights = self.adapt(shared, state, problem)
-        own = problem.model.personal_part(weights)
+        own = self.own_part(problem.model, weights)
         moved = minus({name: w for name, w in weights.items() if name not in own}, shared)
         return Update({**state, **own}, moved, model=self.personal(shared, weights, problem))
 
@@ -85,4 +85,4 @@ class FedAvg(LocalSteps):
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau steps on a copy of the model, as in a round."""
-        return self.descend(problem, {**shared, **problem.model.personal_part(state)})
+        return self.descend(problem, {**shared, **self.own_part(problem.model, state)})

@@ -48,5 +48,5 @@ class FedBabu(FedAvg):
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau steps on the backbone, as in a round."""
         model = problem.model
-        weights = self.descend(problem, {**shared, **model.personal_part(state)}, only=model.names)
+        weights = self.descend(problem, {**shared, **self.own_part(model, state)}, only=model.names)
         return {name: weights[name] for name in (*model.names, *model.statistics)}

@@ -31,5 +31,5 @@ class FedProx(FedAvg):
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau steps on a copy of the model, with the pull of what is shared, as in a round."""
-        weights = {**shared, **problem.model.personal_part(state)}
+        weights = {**shared, **self.own_part(problem.model, state)}
         return self.descend(problem, weights, anchor=shared, mu=self.mu)

@@ -30,6 +30,7 @@ from pflego.algorithms.base import Algorithm
 from pflego.declaration import AutoRate, Limits, NotNegative, Whole
 from pflego.learning.gram import Span
 from pflego.learning.heads import Descent, Head, HeadInit, LinearHead, is_head
+from pflego.learning.model import Model
 from pflego.learning.problem import FeatureTerm, Problem
 from pflego.learning.theory import best_rate, expected_smoothness
 from pflego.weights import Weights
@@ -98,6 +99,10 @@ class LocalSteps(Algorithm):
         """Draw a client's own first head."""
         return problem.new_head(self.start_of(problem.head), seed)
 
+    def own_part(self, model: Model, weights: Weights) -> Weights:
+        """Take from a model's weights what stays with a client because the model says so."""
+        return model.personal_part(weights)
+
     def descend(
         self,
         problem: Problem,
@@ -158,7 +163,7 @@ class LocalSteps(Algorithm):
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
         """Fit a newcomer's head to the shared backbone; parts of the backbone that are personal take steps with it."""
-        if not problem.model.personal_names or not state:
+        if not self.own_part(problem.model, state):
             return super().welcome(shared, state, problem, steps=steps)
         fitted = self.descend(problem, {**shared, **state}, duration=steps, only=list(state))
         return {name: fitted[name] for name in state}

@@ -286,12 +286,9 @@ class Problem:
         the statistics among the weights in place. A batch then goes through in one piece.
         """
         samples = self.samples if batch is None else len(batch)
-        if not self.model.live:
-            masks = None
+        masks = masks if self.model.live else None
         size = (self.slice if masks is None else None) or samples
-        inputs = self.inputs() if batch is None else self._in_slices(self.x[batch])
-        if masks is not None and self.slice is not None:
-            inputs = [self.model.prepare(self.x if batch is None else self.x[batch], self.device)]
+        inputs = self._inputs(batch, in_one_piece=masks is not None)
         targets = torch.split(self.targets if batch is None else self.targets[batch], size)
         places = torch.split(torch.arange(samples) if batch is None else batch, size)
         self.passed.forward += samples
@@ -384,6 +381,11 @@ class Problem:
         if targets.shape[1] < self.outputs:
             targets = functional.pad(targets, (0, self.outputs - targets.shape[1]))
         return targets.to(self.device)
+
+    def _inputs(self, batch: Tensor | None, *, in_one_piece: bool) -> Iterable[Tensor]:
+        if in_one_piece and self.slice is not None:
+            return [self.model.prepare(self.x if batch is None else self.x[batch], self.device)]
+        return self.inputs() if batch is None else self._in_slices(self.x[batch])
 
     def _in_slices(self, x: Tensor) -> Iterator[Tensor]:
         parts = torch.split(x, self.slice or len(x))

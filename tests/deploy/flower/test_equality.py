@@ -27,6 +27,7 @@ METHODS: dict[str, dict[str, float | int | str | bool | None]] = {
     "fedper": {},
     "fedrep": {"body_steps": 2},
     "fedbabu": {},
+    "fedbn": {"client_lr": 0.1},
     "ditto": {"client_lr": 0.1},
     "fedrecon": {},
     "feddbe": {"client_lr": 0.1},
