@@ -29,10 +29,13 @@ if TYPE_CHECKING:
     from pflego.algorithms.fedavg import FedAvg as FedAvg
     from pflego.algorithms.fedbabu import FedBabu as FedBabu
     from pflego.algorithms.feddane import FedDane as FedDane
+    from pflego.algorithms.feddbe import FedDBE as FedDBE
     from pflego.algorithms.feddyn import FedDyn as FedDyn
     from pflego.algorithms.fednova import FedNova as FedNova
     from pflego.algorithms.fedopt import FedOpt as FedOpt
+    from pflego.algorithms.fedpac import FedPAC as FedPAC
     from pflego.algorithms.fedper import FedPer as FedPer
+    from pflego.algorithms.fedproto import FedProto as FedProto
     from pflego.algorithms.fedprox import FedProx as FedProx
     from pflego.algorithms.fedrecon import FedRecon as FedRecon
     from pflego.algorithms.fedrep import FedRep as FedRep
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.fedsgd import FedSGD as FedSGD
     from pflego.algorithms.lgfedavg import LGFedAvg as LGFedAvg
     from pflego.algorithms.local import Local as Local
+    from pflego.algorithms.moon import MOON as MOON
     from pflego.algorithms.perfedavg import PerFedAvg as PerFedAvg
     from pflego.algorithms.pfedme import PFedMe as PFedMe
     from pflego.algorithms.pflego import PFLEGO as PFLEGO

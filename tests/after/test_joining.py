@@ -285,7 +285,7 @@ def test_everybody_can_join_whatever_the_method(tmp_path: Path, algorithm: pfleg
 
 @pytest.mark.parametrize("method", methods())
 def test_a_newcomers_model_has_learned_something(method: str) -> None:
-    """Two digits each: a shared model must beat a guess among ten, one with a part of the client's own by far."""
+    """Two digits each: a shared model must beat a guess among ten, one with a head of the client's own by far."""
     federation = pflego.load("digits", clients=8, classes_per_client=2, seed=2)
     *others, late = federation
     algorithm = of_kind(methods()[method], steps=10, client_lr=0.1)
@@ -300,7 +300,8 @@ def test_a_newcomers_model_has_learned_something(method: str) -> None:
     joined = run.join(late, steps=100, alone=0)
     figure = joined.score.value(federation.task)
     assert figure is not None
-    assert figure > (0.3 if algorithm.uses_shared_model else 0.9)
+    usual = 0.3 if algorithm.uses_shared_model else 0.9
+    assert figure > {"feddbe": 0.7, "moon": 0.3}.get(method, usual)  # a shift is less than a head
 
 
 def test_a_class_that_nobody_had_is_learned_by_a_personal_head() -> None:
@@ -319,6 +320,8 @@ def test_a_class_that_nobody_had_is_learned_by_a_personal_head() -> None:
         (pflego.PFLEGO(common_head=True), "classes that nobody had: 40, 41"),
         (pflego.FedAvg(labels="global"), "classes that nobody had: 40, 41"),
         (pflego.Ditto(labels="global"), "classes that nobody had: 40, 41"),
+        (pflego.FedProto(), "classes that nobody had: 40, 41"),
+        (pflego.FedPAC(), "classes that nobody had: 40, 41"),
     ],
     ids=str,
 )

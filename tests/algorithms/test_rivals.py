@@ -209,7 +209,7 @@ def test_fedbabus_head_never_changes_and_has_orthonormal_rows() -> None:
 
 @pytest.mark.parametrize("name", methods())
 def test_contributions_and_states_hold_what_they_should(name: str) -> None:
-    """Nothing of a personal head is in any contribution; nothing is sent that is not shared."""
+    """Nothing of a personal head is in any contribution, but where the server combines heads."""
     twin = world()
     algorithm = methods()[name]()
     problems = Problems(twin.federation, twin.model, labels=algorithm.labels)
@@ -236,6 +236,10 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "lgfedavg": {"head"},
         "fedrod": theta | {"head"},
         "fedala": theta | {"head"},
+        "feddbe": theta | {"head", "mean/features", "mean/known"},
+        "moon": theta | {"head"},
+        "fedproto": {"class/sums", "class/shares"},
+        "fedpac": theta | {"class/sums", "class/shares", "own/head", "own/bias", "own/variance"},
     }
     kept = {
         "fedavg": set(),
@@ -256,6 +260,9 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
         "fedrod": {"own/head"},
         "fedala": {"old/head", "mixing/head"},
         "pfedme": theta | {"head"},
+        "feddbe": {"shift"},
+        "moon": {"previous/0.weight", "previous/0.bias"},
+        "fedproto": theta | {"head"},
     }
     assert update.contribution.keys() == sent.get(name, theta)
     assert update.state.keys() == kept.get(name, {"head"})

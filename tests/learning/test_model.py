@@ -93,7 +93,7 @@ def two_layers(dtype: torch.dtype = torch.float64) -> nn.Sequential:
 
 @pytest.mark.parametrize(
     "layer",
-    [nn.Dropout(0.1), nn.AlphaDropout(0.1), nn.BatchNorm1d(2), nn.SyncBatchNorm(2)],
+    [nn.AlphaDropout(0.1), nn.BatchNorm1d(2), nn.SyncBatchNorm(2)],
     ids=lambda layer: type(layer).__name__,
 )
 def test_layers_that_behave_otherwise_in_training_are_refused_by_name(layer: nn.Module) -> None:

@@ -90,6 +90,7 @@ CASES = {
     "fedrecon": Case(pflego.FedRecon(steps=5), {"participation": pflego.Binomial(0.3)}),
     "fedbabu": Case(pflego.FedBabu(steps=3)),  # sends only a part of the shared weights
     "fedrep": Case(pflego.FedRep(steps=8)),
+    "fedpac": Case(pflego.FedPAC(steps=6, client_lr=0.1, body_steps=2)),  # its server sees each contribution
     "local": Case(pflego.Local(steps=3)),
     # beside sums, the largest of what clients measure
     "auto": Case(pflego.PFLEGO(steps=3, server_lr="auto", server_optimizer="sgd")),

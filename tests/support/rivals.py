@@ -18,13 +18,24 @@ from pflego.weights import Weights
 from tests.support.reference import F64, Adam, Net, Params, Site, World, distance, gradients, link, loss
 
 Indices = npt.NDArray[np.int64]
+Slopes = Callable[[F64, Indices], F64]  # of features and whose they are: a term's gradient in them
+ALONE = ("W_i", "h", "variance")  # what the server does not combine
 NAMES = {"0.weight": "V", "0.bias": "v", "head": "W"}  # the package's, and those here
 NAMES |= {
     f"{prefix}/{name}": f"{prefix} {ours}"
     for prefix in ("control", "slope", "own", "old", "mixing")
     for name, ours in NAMES.items()
 }
-NAMES["mixing"] = "a"
+NAMES |= {
+    "mixing": "a",
+    "shift": "b",
+    "mean/features": "m",
+    "mean/known": "k",
+    "previous/0.weight": "Vp",
+    "previous/0.bias": "vp",
+    "class/means": "P",
+    "class/known": "k",
+}
 
 
 def grad(w: Params, site: Site) -> Params:
@@ -44,11 +55,20 @@ def steps(
     decay: float = 0.0,
     slope: Params | None = None,
     batches: Sequence[Indices] | None = None,
+    on_features: Slopes | None = None,
 ) -> Params:
-    """Gradient descent on l_i(w) + decay/2 |w|^2 + mu/2 |w - anchor|^2 + <slope, w>, in the parameters named."""
+    """Gradient descent on l_i(w) + decay/2 |w|^2 + mu/2 |w - anchor|^2 + <slope, w>, in the parameters named.
+
+    on_features gives the gradient in phi of a term that is added.
+    """
     velocity = {name: np.zeros_like(w[name]) for name in names}
     for k in range(count):
-        g = grad(w, site if batches is None else site.part(batches[k]))
+        samples = np.arange(site.n) if batches is None else batches[k]
+        g = grad(w, site.part(samples))
+        if on_features is not None:
+            phi = np.tanh(site.x[samples] @ w["V"].T + w["v"])
+            pre = on_features(phi, samples) * (1 - phi**2)
+            g |= {"V": g["V"] + pre.T @ site.x[samples], "v": g["v"] + pre.sum(axis=0)}
         for name in names:
             total = g[name] + decay * w[name] + (mu * (w[name] - anchor[name]) if anchor else 0)
             velocity[name] = momentum * velocity[name] + total + (slope[name] if slope else 0)
@@ -96,6 +116,12 @@ class Simulation:
     round: int = 0  # the one that is played
     exchange: int = 0  # of the round, from 0
     asked: float = 1.0  # sum_i a_i of those who were asked
+    server: Server | None = None  # gives what is shared next, of what was combined; None: it adds
+    alone: dict[int, Params] = field(
+        default_factory=dict
+    )  # what clients sent and the server does not combine
+    rows: Sequence[Sequence[int]] = ()  # of each client: its classes among those of all
+    heads: dict[int, F64] = field(default_factory=dict)  # that the server has for single clients
 
     def weights(self, members: Sequence[int], scale: float | None) -> dict[int, float]:
         """w_i: shares that sum to one over the members, or with a scale I/r, shares of all clients times it."""
@@ -135,15 +161,19 @@ class Simulation:
                     part = 1 / sum(weights[i] for i in there) if renormalise and lost else 1.0
                     raw = server_lr is not None or server is not None
                     sent = [transform(work[i] if raw else self.moved(work[i])) for i in there]
+                    self.alone = {
+                        i: {name: a for name, a in one.items() if name in ALONE}
+                        for i, one in zip(there, sent, strict=True)
+                    }
+                    sent = [{name: a for name, a in one.items() if name not in ALONE} for one in sent]
                     combined = combine(sent, [part * weights[i] for i in there])
-                    self.shared = (
-                        self._stepped(combined, server_lr) if server is None else server(self, combined)
-                    )
+                    step = server or self.server
+                    self.shared = self._stepped(combined, server_lr) if step is None else step(self, combined)
             arrived.append(len(there))
         return arrived
 
     def moved(self, work: Params) -> Params:
-        return {name: w - self.shared[name] for name, w in work.items()}
+        return {name: w - self.shared[name] if name in self.shared else w for name, w in work.items()}
 
     def _stepped(self, combined: Params, server_lr: float | None) -> Params:
         if server_lr is None:
@@ -575,6 +605,187 @@ def own_backbones(twin: World, sites: list[Site]) -> Simulation:
     return Simulation(sites, {"W": np.zeros((sites[0].t.shape[1], 5))}, [dict(own) for _ in sites])
 
 
+def feddbe(tau: int, beta: float, *, kappa: float, share: float = 1.0) -> Client:
+    """Model and shift b; m is the common mean, k whether it is known."""
+
+    def client(s: Simulation, i: int) -> Params:
+        site, (V, v, W, m), b = s.sites[i], (s.shared[name] for name in "VvWm"), s.own[i]["b"]
+        known, mean = bool(s.shared["k"]), np.zeros_like(m)
+        for _ in range(tau):
+            phi = np.tanh(site.x @ V.T + v)
+            mean = (1 - share) * mean + share * phi.mean(axis=0)
+            residual = (link((phi + b) @ W[:, :-1].T + W[:, -1], site.softmax) - site.t) / site.n
+            slope = residual @ W[:, :-1] + known * kappa * share * (mean - m) / len(m) / site.n
+            pre = slope * (1 - phi**2)
+            dW = np.concatenate([residual.T @ (phi + b), residual.sum(axis=0)[:, None]], axis=1)
+            db = (residual @ W[:, :-1]).sum(axis=0)
+            V, v, W = V - beta * pre.T @ site.x, v - beta * pre.sum(axis=0), W - beta * dW
+            b = b - beta * known * db
+        s.own[i] = {"b": b}
+        return {"V": V, "v": v, "W": W, "m": m if known else mean, "k": np.ones(())}
+
+    return client
+
+
+def first_mean(s: Simulation, combined: Params) -> Params:
+    """FedDBE's server: differences are added, and the first mean that arrives is kept."""
+    shared = s.shared
+    model = {name: shared[name] + combined[name] for name in "VvW"}
+    if shared["k"] or not combined["k"]:
+        return {**shared, **model}
+    return {**model, "m": combined["m"] / combined["k"], "k": np.ones(())}
+
+
+def shifted(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, a head of zeros, and a shift of its features for each."""
+    shared = {**shared_head(twin, sites).shared, "m": np.zeros(4), "k": np.zeros(())}
+    return Simulation(sites, shared, [{"b": np.zeros(4)} for _ in sites], server=first_mean)
+
+
+def contrast(received: Params, previous: Params, site: Site, *, mu: float, T: float) -> Slopes:
+    """MOON's term: its gradient in the features."""
+
+    def unit(a: F64) -> F64:
+        return np.asarray(a / np.linalg.norm(a, axis=1, keepdims=True))
+
+    near = unit(np.tanh(site.x @ received["V"].T + received["v"]))
+    far = unit(np.tanh(site.x @ previous["Vp"].T + previous["vp"]))
+
+    def slopes(phi: F64, samples: Indices) -> F64:
+        own, length = unit(phi), np.linalg.norm(phi, axis=1, keepdims=True)
+        to_near = (own * near[samples]).sum(axis=1, keepdims=True)
+        to_far = (own * far[samples]).sum(axis=1, keepdims=True)
+        towards = (far[samples] - to_far * own - near[samples] + to_near * own) / length
+        weight = 1 / (1 + np.exp(-(to_far - to_near) / T))
+        return np.asarray(mu * weight / T * towards / len(phi))
+
+    return slopes
+
+
+def moon(tau: int, beta: float, *, mu: float, T: float = 0.5) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        term = contrast(s.shared, s.own[i], s.sites[i], mu=mu, T=T)
+        w = steps(s.shared, s.sites[i], tau, rate=beta, on_features=term)
+        s.own[i] = {"Vp": w["V"], "vp": w["v"]}
+        return w
+
+    return client
+
+
+def with_previous(twin: World, sites: list[Site]) -> Simulation:
+    """One model for everybody, and theta_0 as everybody's previous one."""
+    simulation = shared_head(twin, sites)
+    simulation.own = [{"Vp": twin.net.V, "vp": twin.net.v} for _ in sites]
+    return simulation
+
+
+def classes_at(s: Simulation, i: int) -> Indices:
+    """The class of each of client i's samples, among those of all."""
+    return np.asarray(np.array(s.rows[i])[s.sites[i].t.argmax(axis=1)], dtype=np.int64)
+
+
+def towards_means(s: Simulation, i: int, mu: float) -> Slopes:
+    """mu/M |phi - P_y|^2, a mean over the samples: its gradient in the features."""
+    own = classes_at(s, i)
+
+    def slopes(phi: F64, samples: Indices) -> F64:
+        c = own[samples]
+        return np.asarray(s.shared["k"][c][:, None] * 2 * mu * (phi - s.shared["P"][c]) / phi.size)
+
+    return slopes
+
+
+def sums_of_classes(s: Simulation, i: int, w: Params) -> Params:
+    """Sums of features and numbers of samples of every class, each divided by N_i."""
+    site, own = s.sites[i], classes_at(s, i)
+    phi = np.tanh(site.x @ w["V"].T + w["v"])
+    members = np.equal.outer(np.arange(len(s.shared["k"])), own).astype(float)
+    return {"S": members @ phi / site.n, "n": members.sum(axis=1) / site.n}
+
+
+def fedproto(tau: int, beta: float, *, mu: float) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        s.own[i] = steps(s.own[i], s.sites[i], tau, rate=beta, on_features=towards_means(s, i, mu))
+        return sums_of_classes(s, i, s.own[i])
+
+    return client
+
+
+def new_means(s: Simulation, combined: Params) -> Params:
+    """FedProto's server: the mean of every class that was sent."""
+    P, k = s.shared["P"].copy(), s.shared["k"].copy()
+    for c in np.flatnonzero(combined["n"] > 0):
+        P[c], k[c] = combined["S"][c] / combined["n"][c], 1
+    return {"P": P, "k": k}
+
+
+def prototypes(twin: World) -> Simulation:
+    """A whole model for each, and means of classes that are not known."""
+    simulation = own_models(twin, twin.sites, shared=False)
+    classes = len(twin.federation.classes or [0])
+    simulation.shared = {"P": np.zeros((classes, 4)), "k": np.zeros(classes)}
+    simulation.rows = [twin.rows(i) for i in range(len(twin.sites))]
+    simulation.server = new_means
+    return simulation
+
+
+def fedpac(tau: int, beta: float, *, mu: float, body: int) -> Client:
+    def client(s: Simulation, i: int) -> Params:
+        site, given = s.sites[i], s.heads.get(i, s.shared["W"])
+        w = {"V": s.shared["V"], "v": s.shared["v"], "W": given}
+        phi = np.tanh(site.x @ w["V"].T + w["v"])
+        h = sums_of_classes(s, i, w)["S"]
+        variance = ((phi**2).sum(axis=1).mean() - (h**2).sum()) / site.n
+        w = steps(w, site, tau - body, rate=beta, names="W")
+        w = steps(w, site, body, rate=beta, names="Vv", on_features=towards_means(s, i, mu))
+        s.own[i] = {"W": w["W"]}
+        sent = {"V": w["V"], "v": w["v"], **sums_of_classes(s, i, w)}
+        return {**sent, "W_i": w["W"] - given, "h": h, "variance": np.asarray(variance)}
+
+    return client
+
+
+def combine_heads(s: Simulation, combined: Params) -> Params:
+    """FedPAC's server: backbones are averaged, and heads combined for everybody who sent one."""
+    moved, alone = {name: s.shared[name] + combined[name] for name in "Vv"}, s.alone
+    cohort = sorted(alone)
+    heads = [s.heads.get(j, s.shared["W"]) + alone[j]["W_i"] for j in cohort]
+    for i in cohort:
+        away = np.array([(alone[i]["h"] - alone[j]["h"]).ravel() for j in cohort])
+        spread = np.diag([np.sqrt(float(alone[j]["variance"])) for j in cohort])
+        share = least_norm(np.concatenate([away, spread], axis=1))
+        s.heads = {**s.heads, i: np.asarray(sum(a * head for a, head in zip(share, heads, strict=True)))}
+    return {**s.shared, **moved, **new_means(s, combined)}
+
+
+def least_norm(points: F64) -> F64:
+    """Shares of the convex combination of rows with the least norm, by trying every set of rows that may count."""
+    n, best, least = len(points), np.zeros(len(points)), np.inf
+    for chosen in range(1, 2**n):
+        some = [j for j in range(n) if chosen >> j & 1]
+        gram = points[some] @ points[some].T
+        system = np.block([[gram, -np.ones((len(some), 1))], [np.ones((1, len(some))), np.zeros((1, 1))]])
+        share = np.linalg.lstsq(system, np.append(np.zeros(len(some)), 1.0), rcond=None)[0][:-1]
+        if share.min() < -1e-12 or abs(share.sum() - 1) > 1e-9:
+            continue
+        norm = float(share @ gram @ share)
+        if norm < least:
+            least, best = norm, np.zeros(n)
+            best[some] = share
+    return best
+
+
+def combined_heads(twin: World) -> Simulation:
+    """A shared backbone, means of classes that are not known, and a head of zeros for each; the server has none yet."""
+    simulation = shared_head(twin, global_sites(twin))
+    classes = simulation.sites[0].t.shape[1]
+    simulation.own = [{"W": simulation.shared["W"]} for _ in simulation.sites]
+    simulation.shared |= {"P": np.zeros((classes, 4)), "k": np.zeros(classes)}
+    simulation.rows = [list(range(classes)) for _ in simulation.sites]
+    simulation.server = combine_heads
+    return simulation
+
+
 def local_sites(twin: World) -> list[Site]:
     """labels="local": everybody has as many outputs as the client with the most classes."""
     widest = max(site.t.shape[1] for site in twin.sites)
@@ -654,6 +865,20 @@ def every_method(*, tau: int, beta: float, rho: float, scale: float, seed: int) 
         ),
         "fedavg": Rival(pflego.FedAvg(**one_head), one_model, fedavg(tau, beta)),
         "fedprox": Rival(pflego.FedProx(**one_head, mu=0.7), one_model, fedavg(tau, beta, mu=0.7)),
+        "feddbe": Rival(
+            pflego.FedDBE(**one_head, kappa=2.0, mean_share=0.7),
+            lambda twin: shifted(twin, local_sites(twin)),
+            feddbe(tau, beta, kappa=2.0, share=0.7),
+        ),
+        "moon": Rival(
+            pflego.MOON(**one_head, mu=2.0),
+            lambda twin: with_previous(twin, local_sites(twin)),
+            moon(tau, beta, mu=2.0),
+        ),
+        "fedproto": Rival(pflego.FedProto(**plain, mu=0.8), prototypes, fedproto(tau, beta, mu=0.8)),
+        "fedpac": Rival(
+            pflego.FedPAC(**plain, mu=0.8, body_steps=2), combined_heads, fedpac(tau, beta, mu=0.8, body=2)
+        ),
         "fedper": Rival(pflego.FedPer(**plain), own_heads, fedper(tau, beta)),
         "fedrep": Rival(pflego.FedRep(**plain, body_steps=2), own_heads, fedrep(tau, beta, body=2)),
         "fedbabu": Rival(babu, fixed_head, fedbabu(tau, beta, momentum=0.5)),

@@ -41,6 +41,7 @@ from pflego.federation.client import ClientId, checked_id
 from pflego.files import make_folder, read_tensors, write_atomically, write_tensors
 from pflego.learning.heads import LinearHead
 from pflego.learning.model import Model, PersonalModel
+from pflego.learning.modes import Norm
 from pflego.runs.folder import RunFolder
 from pflego.runs.record import digest_of_bytes, file_digest, versions
 from pflego.runs.run import Run
@@ -68,6 +69,7 @@ class Card:
     client: ClientId
     backbone: str  # its name, as settings have it
     dtype: str
+    norm: Norm | None  # what became of its batch norm
     outputs: int
     classes: tuple[int, ...]  # what the first outputs stand for; none in regression
     schema: Schema
@@ -142,6 +144,7 @@ def read_card(folder: Path) -> Card:
             checked_id(facts["client"]),
             facts["backbone"]["model"],
             facts["backbone"]["dtype"],
+            facts["backbone"].get("norm"),
             facts["head"]["outputs"],
             tuple(one["id"] for one in facts["classes"]),
             Schema.from_json(json.dumps(facts["schema"])),
@@ -186,7 +189,7 @@ def _load_model(folder: Path, model: Model | None) -> PersonalModel:
     weights, program = folder / _FILES["safetensors"], folder / _FILES["torch"]
     if model is None and weights.exists():
         try:
-            model = models.build(card.backbone, card.schema.shape)
+            model = models.build(card.backbone, card.schema.shape, norm=card.norm)
         except UserError as error:
             if isinstance(error, UntrustedError):
                 raise
@@ -327,6 +330,7 @@ def _card(run: Run, client_id: ClientId, model: PersonalModel, schema: Schema) -
             "model": str(run.model.source["model"]),
             "features": run.model.features,
             "dtype": dtype,
+            "norm": run.model.norm,
             "parameters": [name for name, _ in model.backbone.named_parameters()],
         },
         "head": {

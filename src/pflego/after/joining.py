@@ -118,7 +118,7 @@ def join(
         check_positive("alone", alone, whole=True)
     _check_folders(run, out)
     problems = replace(run.problems, federation=federation)
-    _check_shared_head(run, problems)
+    _check_shared(run, problems)
     problem = problems[len(federation) - 1]
     client_id = problem.client.id
     first = to(run.algorithm.init_state(problem, run.plan.seed), problem.device)
@@ -162,9 +162,12 @@ def _check_folders(run: Run, out: Path | None) -> None:
             raise FolderError(f"{run.folder} has another federation by now: open it again")
 
 
-def _check_shared_head(run: Run, problems: Problems) -> None:
-    """Refuse a client that needs other outputs than a shared head already has."""
-    if not any(is_head(name) for name in run.shared) or problems.outputs == run.problems.outputs:
+def _check_shared(run: Run, problems: Problems) -> None:
+    """Refuse a client that needs other outputs, or classes, than what is shared already has."""
+    if problems.outputs == run.problems.outputs:
+        return
+    needed = run.algorithm.init_shared(run.model, problems.outputs, run.plan.seed)
+    if all(run.shared[name].shape == w.shape for name, w in needed.items()):
         return
     client = problems.federation[len(problems.federation) - 1]
     if run.algorithm.labels == "local":
@@ -173,8 +176,9 @@ def _check_shared_head(run: Run, problems: Problems) -> None:
         schema = schema_of(problems.federation)
         new = sorted({*client.classes.tolist()} - {*(run.federation.classes or [])})
         what = f"has classes that nobody had: {', '.join(map(schema.class_name, new))}"
+    shared = "a head" if any(is_head(name) for name in run.shared) else "mean features"
     raise UserError(
-        f"client {client.id!r} {what}, but {run.algorithm.name} shares a head of {run.problems.outputs} outputs, "
+        f"client {client.id!r} {what}, but {run.algorithm.name} shares {shared} of {run.problems.outputs} outputs, "
         f"which is trained already: leave those samples out, or train with a method whose heads are personal"
     )
 

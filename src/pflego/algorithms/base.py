@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from pflego.declaration import check_fields, declared
-from pflego.errors import SettingError
+from pflego.errors import ModelError, SettingError
 from pflego.exchange.round import Round, Update
 from pflego.exchange.weighting import Kind
 from pflego.federation.roster import ClientId
@@ -29,6 +29,16 @@ from pflego.weights import Weights, plus
 # what a client's model is: the shared one; that one, fine-tuned; a shared part and a part of its own; an own model near
 # the shared one, or mixed with it; one made of those of clients like it; or its own alone
 Family: TypeAlias = Literal["one model", "fine-tuned", "split", "mixed", "similar", "alone", "other"]
+# what a model may ask of a method beyond the usual: that named parts of the backbone stay with each client, and that
+# local steps go through it in training mode
+Ability: TypeAlias = Literal["personal parts", "training mode"]
+_WORK = {
+    "init_shared",
+    "init_state",
+    "client_update",
+    "personal",
+    "adapt",
+}  # where a method says what it does
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,9 @@ class Algorithm(ABC):
     exchanges: ClassVar[int] = 1  # how often clients and server speak to each other in a round
     # whether the server keeps sum_i a_i x_i over all clients from aggregates: these must be the same to it
     needs_equal_chances: ClassVar[bool] = False
+    abilities: ClassVar[frozenset[Ability]] = (
+        frozenset()
+    )  # to be said by each class that says what clients do
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -75,14 +88,24 @@ class Algorithm(ABC):
         """Names in contributions of which the server takes the largest; all others are added up by their weights."""
         return frozenset()
 
+    def sent_alone(self, name: str) -> bool:
+        """Tell whether the server gets contributions of a name one by one, as `name` of each client, and no sum.
+
+        `server_step` finds them with `exchange.round.by_client`. No rule of aggregation sees them.
+        """
+        return False
+
     def settings(self) -> dict[str, object]:
         """Give its hyperparameters, by the names of its arguments."""
         values = {name: getattr(self, one.parameter) for name, one in declared(type(self)).items()}
         return {name: getattr(v, "__qualname__", repr(v)) if callable(v) else v for name, v in values.items()}
 
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
-        """Give the server's first weights: theta_0. `outputs` are those of the whole federation."""
-        return model.weights()
+        """Give the server's first weights: theta_0, but for what is personal.
+
+        `outputs` are those of the whole federation.
+        """
+        return model.shared_weights()
 
     @abstractmethod
     def init_state(self, problem: Problem, seed: int) -> Weights:
@@ -148,9 +171,45 @@ class Algorithm(ABC):
             return fit_head(problem, state, problem.forward(shared).features, steps=steps)
         return self.adapt(shared, state, problem)
 
+    def check_model(self, model: Model) -> None:
+        """Refuse a model that asks for what the method cannot do."""
+        if model.live and "training mode" not in abilities(self):
+            name, layer = next(iter(model.live.items()))
+            out = (
+                f"norm='frozen' (weights may still be personal: personal={name!r}) or norm='group'"
+                if name in model.batch_norms
+                else "backbone.eval() before Model(...)"
+            )
+            raise ModelError(
+                f"the backbone's {type(layer).__name__} ({name}) is in training mode, where it does something else "
+                f"than in evaluation, and {self.name} has no rule for that: its features must depend on the weights "
+                f"and the sample alone. The way out: {out}, or a method of local steps such as fedavg, fedper or ditto"
+            )
+        if (model.personal_names or model.personal_head) and "personal parts" not in abilities(self):
+            kept = ", ".join([*model.personal_names, *(["head"] if model.personal_head else [])])
+            able = "pflego, fedavg, fedprox, fedper, fedrep, fedbabu, ditto and local"
+            raise ModelError(
+                f"{self.name} has no rule for personal parts of a model ({kept}): leave them out, or take a method "
+                f"that has, such as {able}"
+            )
+
     def warn(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:
         """Say what looks wrong before the first round, seen from one of its clients."""
         return None
+
+
+def abilities(algorithm: Algorithm) -> frozenset[Ability]:
+    """Give what the class that says what clients do can do beyond the usual.
+
+    A method that changes any of it has not said that it still can, whatever it inherits.
+    """
+    for kind in type(algorithm).__mro__:
+        if "abilities" in vars(kind):
+            found: frozenset[Ability] = vars(kind)["abilities"]
+            return found
+        if _WORK & vars(kind).keys():
+            return frozenset()
+    return frozenset()
 
 
 def works_in_groups(algorithm: Algorithm) -> bool:

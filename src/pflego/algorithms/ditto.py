@@ -5,7 +5,8 @@
     tau times   v_i <- v_i - beta (grad l_i(v_i) + mu (v_i - w_t))    kept
     server      w_{t+1} = w_t + sum_i N_i (w_i - w_t) / sum_i N_i
 
-v_i, a whole model, is what client i uses. beta is `client_lr`, beta_g `global_lr`.
+v_i, a whole model, is what client i uses. beta is `client_lr`, beta_g `global_lr`. Parts that are personal are v_i's
+alone: w has none, its steps see those of v_i as they are, and nothing pulls them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Ditto(FedAvg):
         beta_g, the rate of the global model's steps; client_lr if not given.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     mu: Strength = 0.25
     global_lr: AutoRate | None = None
 
@@ -50,8 +53,10 @@ class Ditto(FedAvg):
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on a copy of the global model, tau on the personal one."""
-        sent = self.descend(problem, shared, rate=self.global_lr, draw="global batches")
-        return Update(self.adapt(shared, state, problem), minus(sent, shared))
+        names, whole = list(shared), {**state, **shared}
+        sent = self.descend(problem, whole, rate=self.global_lr, only=names, draw="global batches")
+        moved = minus({name: sent[name] for name in names}, shared)
+        return Update(self.adapt(shared, state, problem), moved)
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau steps on the personal model, as in a round."""
@@ -61,4 +66,4 @@ class Ditto(FedAvg):
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
         """Start v_i at w, where the others' have been pulled to meanwhile, and take tau steps."""
-        return self.descend(problem, shared, duration=steps, anchor=shared, mu=self.mu)
+        return self.descend(problem, {**state, **shared}, duration=steps, anchor=shared, mu=self.mu)

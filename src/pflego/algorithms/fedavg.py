@@ -7,7 +7,8 @@
 
 w is backbone and head together. tau is `steps`, or as many as `epochs` of mini-batches take; beta is `client_lr`.
 With `fine_tune` a client takes that many steps (or epochs) on the whole model, or on the head alone, before its model
-is used or judged; none of them is kept.
+is used or judged; none of them is kept. Named parts of w that are personal take the same steps and stay with their
+client.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class FedAvg(LocalSteps):
         What they move: the whole model, or the head alone, on the features of one forward pass.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     labels: Literal["local", "global"] = "global"
     fine_tune: Count = 0
     fine_tune_part: Literal["model", "head"] = "model"
@@ -55,18 +58,23 @@ class FedAvg(LocalSteps):
         return self.fine_tune == 0
 
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
-        """theta_0 and a head."""
+        """theta_0 and a head, but for what is personal."""
+        if model.personal_head:
+            return model.shared_weights()
         generator, head = torch_generator(seed, "common head"), model.head(outputs)
-        return {**model.weights(), **head.init(self.start_of(head), generator, model.weight_dtype)}
+        return {**model.shared_weights(), **head.init(self.start_of(head), generator, model.weight_dtype)}
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
-        """Return nothing: a client keeps no state."""
-        return {}
+        """Give what is personal: nothing, unless it was named."""
+        head = self.new_head(problem, seed) if problem.model.personal_head else {}
+        return {**problem.model.personal_weights(), **head}
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
-        """tau steps on a copy of the model; send how far it went."""
+        """tau steps on a copy of the model; send how far it went, keep what is personal."""
         weights = self.adapt(shared, state, problem)
-        return Update(state, minus(weights, shared), model=self.personal(shared, weights, problem))
+        own = problem.model.personal_part(weights)
+        moved = minus({name: w for name, w in weights.items() if name not in own}, shared)
+        return Update({**state, **own}, moved, model=self.personal(shared, weights, problem))
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Return the shared model, or what a client has made of it, fine-tuned if asked."""
@@ -77,4 +85,4 @@ class FedAvg(LocalSteps):
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau steps on a copy of the model, as in a round."""
-        return self.descend(problem, shared)
+        return self.descend(problem, {**shared, **problem.model.personal_part(state)})

@@ -15,10 +15,11 @@ from __future__ import annotations
 from pflego.algorithms.fedavg import FedAvg
 from pflego.algorithms.registry import method
 from pflego.declaration import NotNegative
-from pflego.exchange.round import Round, Update
+from pflego.errors import ModelError
 from pflego.learning.heads import HeadInit
+from pflego.learning.model import Model
 from pflego.learning.problem import Problem
-from pflego.weights import Weights, minus
+from pflego.weights import Weights
 
 
 @method
@@ -33,16 +34,19 @@ class FedBabu(FedAvg):
         How the one head is drawn: orthonormal rows, or as for every method.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     momentum: NotNegative = 0.9
     head_init: HeadInit | None = "orthonormal"
 
-    def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
-        """tau steps on the backbone; send how far it went."""
-        theta = self.adapt(shared, state, problem)
-        return Update(state, minus(theta, shared), model=self.personal(shared, theta, problem))
+    def check_model(self, model: Model) -> None:
+        """Refuse a personal head: nobody ever trains it."""
+        super().check_model(model)
+        if model.personal_head:
+            raise ModelError("fedbabu never trains its head, so that it cannot be personal: leave head out")
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau steps on the backbone, as in a round."""
-        theta = problem.model.names
-        weights = self.descend(problem, shared, only=theta)
-        return {name: weights[name] for name in theta}
+        model = problem.model
+        weights = self.descend(problem, {**shared, **model.personal_part(state)}, only=model.names)
+        return {name: weights[name] for name in (*model.names, *model.statistics)}

@@ -1,9 +1,11 @@
 """FedPer (Arivazhagan et al., 2019): FedAvg for the backbone, heads stay at home. Round t, client i:
 
-theta_i <- theta_t
-tau times   (theta_i, W_i) <- (theta_i, W_i) - beta grad l_i(W_i, theta_i)
-sent        theta_i - theta_t
-server      theta_{t+1} = theta_t + sum_i N_i (theta_i - theta_t) / sum_i N_i
+    theta_i <- theta_t
+    tau times   (theta_i, W_i) <- (theta_i, W_i) - beta grad l_i(W_i, theta_i)
+    sent        theta_i - theta_t
+    server      theta_{t+1} = theta_t + sum_i N_i (theta_i - theta_t) / sum_i N_i
+
+Parts of the backbone that are personal stay at home like the head.
 """
 
 from __future__ import annotations
@@ -20,21 +22,23 @@ from pflego.weights import Weights, minus
 class FedPer(LocalSteps):
     """A shared backbone, averaged, and personal heads, trained jointly."""
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     @property
     def family(self) -> Family:
         """The backbone is shared, the head is not."""
         return "split"
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
-        """W_i."""
-        return self.new_head(problem, seed)
+        """W_i, and what of the backbone is personal."""
+        return {**problem.model.personal_weights(), **self.new_head(problem, seed)}
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
-        """Train head and backbone; keep the head, send how far the backbone went."""
+        """Train head and backbone; keep what is personal, send how far the rest went."""
         weights = self.adapt(shared, state, problem)
-        head = {name: w for name, w in weights.items() if name not in shared}
+        own = {name: w for name, w in weights.items() if name not in shared}
         moved = minus({name: weights[name] for name in shared}, shared)
-        return Update(head, moved, model=weights)
+        return Update(own, moved, model=weights)
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau joint steps, as in a round: a head, and a backbone beside the shared one."""

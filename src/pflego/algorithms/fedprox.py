@@ -25,8 +25,11 @@ class FedProx(FedAvg):
         The strength of the pull to the shared model. 0 is FedAvg.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     mu: Strength = 0.25
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """tau steps on a copy of the model, with the pull, as in a round."""
-        return self.descend(problem, shared, anchor=shared, mu=self.mu)
+        """tau steps on a copy of the model, with the pull of what is shared, as in a round."""
+        weights = {**shared, **problem.model.personal_part(state)}
+        return self.descend(problem, weights, anchor=shared, mu=self.mu)

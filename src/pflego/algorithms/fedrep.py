@@ -7,7 +7,7 @@
     server          theta_{t+1} = theta_t + sum_i N_i (theta_i - theta_t) / sum_i N_i
 
 theta does not move in the first phase, so one forward pass serves all its steps. s is `body_steps`; both phases may
-have momentum, each its own.
+have momentum, each its own. Parts of the backbone that are personal learn in the second phase.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class FedRep(FedPer):
         steps or one epoch.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     body_steps: Whole | None = None
 
     def __post_init__(self) -> None:
@@ -50,4 +52,4 @@ class FedRep(FedPer):
         """Train the head on cached features, then the backbone, as in a round."""
         weights = {**shared, **state}
         weights |= self.head_steps(problem, weights, self.duration - self.body)
-        return self.descend(problem, weights, duration=self.body, only=list(shared))
+        return self.descend(problem, weights, duration=self.body, only=problem.model.names)

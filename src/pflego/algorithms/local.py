@@ -20,6 +20,8 @@ from pflego.weights import Weights
 class Local(LocalSteps):
     """Each client alone."""
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     @property
     def family(self) -> Family:
         """Nothing is shared."""

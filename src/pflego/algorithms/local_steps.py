@@ -10,6 +10,9 @@ holds wherever the head goes, and the largest curvature of l_i in all the weight
 together, where the steps begin. The second alone would not do: it vanishes where a client's samples are fitted, and
 there would be no end to the rate. Mini-batches are less smooth than their mean: L is then the expected smoothness of
 theory.py.
+
+In these steps a backbone is in training mode, where it has one: dropout is at work, batch norm takes each batch's
+statistics and moves the running ones. Steps on the head alone see the features of evaluation mode.
 """
 
 from __future__ import annotations
@@ -119,6 +122,8 @@ class LocalSteps(Algorithm):
             beta, if it is not `client_lr`.
         only
             The weights that move; all of them, if it is None.
+        anchor
+            What they are pulled to; those that it has not are not pulled.
         on_features
             A loss of the features that is added.
         draw
@@ -127,8 +132,10 @@ class LocalSteps(Algorithm):
         steps = self.steps_of(problem, self.duration if duration is None else duration)
         if not steps:
             return weights
-        moving = list(weights) if only is None else list(only)
-        rate = self.rate_of(problem, weights, moving, mu, rate)
+        model = problem.model
+        still = {*model.statistics}  # what moves them is no gradient
+        moving = [name for name in (weights if only is None else only) if name not in still]
+        rate = self.rate_of(problem, weights, moving, mu, rate, on_features)
         whole = self.batch_size is None and not self.weight_decay and slope is None and on_features is None
         if whole and (span := Span.of(problem, weights, steps=steps, moving=moving, anchor=anchor)):
             start, goal = span.enter(weights), None if anchor is None else span.enter(anchor)
@@ -138,13 +145,23 @@ class LocalSteps(Algorithm):
             return span.leave(ended)
         rule = Rule(rate, self.momentum, self.weight_decay, anchor, mu, slope)
         batches = problem.batches(self.batch_size, steps, draw)
+        masks = problem.generator(f"dropout, {draw}") if model.live else None
         return take_steps(
-            lambda w, batch: problem.gradient(w, batch, on_features=on_features),
-            weights,
+            lambda w, batch: problem.gradient(w, batch, on_features=on_features, masks=masks),
+            model.with_own_statistics(weights),
             moving,
             batches,
             rule,
         )
+
+    def welcome(
+        self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
+    ) -> Weights:
+        """Fit a newcomer's head to the shared backbone; parts of the backbone that are personal take steps with it."""
+        if not problem.model.personal_names or not state:
+            return super().welcome(shared, state, problem, steps=steps)
+        fitted = self.descend(problem, {**shared, **state}, duration=steps, only=list(state))
+        return {name: fitted[name] for name in state}
 
     def rate_of(
         self,
@@ -153,22 +170,35 @@ class LocalSteps(Algorithm):
         moving: Sequence[str],
         mu: float = 0.0,
         rate: float | Literal["auto"] | None = None,
+        on_features: FeatureTerm | None = None,
+        model_at: Callable[[Weights], Weights] = lambda weights: weights,
     ) -> float:
-        """Give beta of a client's steps that begin at these weights, in this round."""
+        """Give beta of a client's steps that begin at these weights, in this round.
+
+        `model_at` makes backbone and head of them, where they are something else.
+        """
         rate = self.client_lr if rate is None else rate
         if rate == "auto":
-            constant = _smoothness(problem, weights, moving, self.batch_size)
+            constant = _smoothness(problem, weights, moving, self.batch_size, on_features, model_at)
             rate = best_rate(constant + mu + self.weight_decay)
         return rate * self.lr_decay ** max(0, problem.round_number - 1)
 
-    def head_steps(self, problem: Problem, weights: Weights, duration: int) -> Weights:
-        """Take steps on the head alone, by the features of one forward pass; give the head."""
+    def head_steps(
+        self,
+        problem: Problem,
+        weights: Weights,
+        duration: int,
+        *,
+        rate: float | Literal["auto"] | None = None,
+        features: Tensor | None = None,
+    ) -> Weights:
+        """Take steps on the head alone, by the features of one forward pass, unless they are known; give the head."""
         head = {name: w for name, w in weights.items() if is_head(name)}
         steps = self.steps_of(problem, duration)
         if not steps:
             return head
-        features = problem.features(weights)
-        rate = self.client_lr
+        features = problem.features(weights) if features is None else features
+        rate = self.client_lr if rate is None else rate
         if rate == "auto":
             constant = problem.head_smoothness(head, features)
             ratio = _roughness(problem, features, constant, self.batch_size)
@@ -206,7 +236,9 @@ def take_steps(
     """Take a step for each batch in the weights that move; the others stay."""
     weights = {**weights, **{name: weights[name].clone() for name in moving}}
     places = [weights[name] for name in moving]
-    anchors = [rule.anchor[name] for name in moving] if rule.anchor is not None and rule.mu else None
+    goals = rule.anchor if rule.anchor is not None and rule.mu else {}
+    pulled = [place for place, name in enumerate(moving) if name in goals]
+    anchors, held = [goals[moving[k]] for k in pulled], [places[k] for k in pulled]
     slopes = [rule.slope[name] for name in moving] if rule.slope is not None else None
     velocity: Tensors = []
     for batch in batches:
@@ -214,8 +246,11 @@ def take_steps(
         move: Tensors = [found[name] for name in moving]
         if rule.weight_decay:
             move = torch._foreach_add(move, places, alpha=rule.weight_decay)
-        if anchors is not None:
-            move = torch._foreach_add(move, torch._foreach_sub(places, anchors), alpha=rule.mu)
+        if anchors:
+            pulls = torch._foreach_sub(held, anchors)
+            drawn = torch._foreach_add([move[k] for k in pulled], pulls, alpha=rule.mu)
+            back = dict(zip(pulled, drawn, strict=True))
+            move = [back.get(place, one) for place, one in enumerate(move)]
         if slopes is not None:
             move = torch._foreach_add(move, slopes)
         if rule.momentum:
@@ -225,15 +260,25 @@ def take_steps(
     return weights
 
 
-def _smoothness(problem: Problem, weights: Weights, moving: Sequence[str], batch_size: int | None) -> float:
+def _smoothness(
+    problem: Problem,
+    weights: Weights,
+    moving: Sequence[str],
+    batch_size: int | None,
+    on_features: FeatureTerm | None,
+    model_at: Callable[[Weights], Weights],
+) -> float:
     """L of the loss in the weights that move: the head's, or the curvature of all of them here if that is more."""
-    features = problem.features(weights)
-    constant = problem.head_smoothness(weights, features)
+    model = model_at(weights)
+    features = problem.features_in_steps(model)
+    constant = problem.head_smoothness(model, features)
     ratio = _roughness(problem, features, constant, batch_size)
     # in one order, however the weights were kept: the power method starts at random
     start = {name: weights[name] for name in sorted(moving)}
     with suppress(RuntimeError):  # a backbone that cannot be differentiated twice trains all the same
-        here = problem.smoothness(start, lambda moved: {**weights, **moved}, _ITERATIONS)
+        here = problem.smoothness(
+            start, lambda moved: model_at({**weights, **moved}), _ITERATIONS, on_features=on_features
+        )
         constant = max(constant, here)
     return constant * ratio
 

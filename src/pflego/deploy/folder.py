@@ -68,6 +68,7 @@ def _lines(settings: Mapping[str, object], help_text: Mapping[str, str]) -> str:
     lines = []
     for name, value in settings.items():
         if value is not None:
+            value = ", ".join(value) if isinstance(value, list) else value  # Flower's configs hold no lists
             words = fill(help_text.get(name, ""), width=100, initial_indent="# ", subsequent_indent="# ")
             lines += [words, tomli_w.dumps({name: value}).strip()]
     return "\n".join(line for line in lines if line)

@@ -71,6 +71,7 @@ class Gathered:
     ]  # theirs where the gradient was taken, by position, where an objective needs them
     metrics: Metrics
     seconds: float
+    alone: Weights = field(default_factory=dict)  # what is not combined, by name and client
 
 
 @runtime_checkable

@@ -76,7 +76,13 @@ class DistributedEngine:
         place = self.local.problems.device
         forms = {name: (tuple(t.shape), t.dtype) for name, t in gathered.total.items()}
         parts = {p: (weight, to(c, _CPU)) for p, (weight, c) in gathered.parts.items()}
-        told = replace(gathered, total={}, parts=parts, largest=to(gathered.largest, _CPU))
+        told = replace(
+            gathered,
+            total={},
+            parts=parts,
+            largest=to(gathered.largest, _CPU),
+            alone=to(gathered.alone, _CPU),
+        )
         notes = self.peers.gather((told, forms))
         everybodys = [note for note, _ in notes]
         merged = {p: part for note in everybodys for p, part in note.parts.items()}
@@ -92,6 +98,7 @@ class DistributedEngine:
             losses={p: loss for note in everybodys for p, loss in sorted(note.losses.items())},
             metrics=combine(note.metrics for note in everybodys),
             seconds=max(note.seconds for note in everybodys),
+            alone=to({name: one for note in everybodys for name, one in note.alone.items()}, place),
         )
 
     def _sum(self, own: Weights, forms: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> Weights:

@@ -130,7 +130,9 @@ class LocalEngine:
 
     @property
     def _adds_up(self) -> bool:
-        return self.together and not self.transforms and works_in_groups(self.algorithm)
+        # clients whose backbones differ cannot go through one together
+        one_backbone = not self.problems.model.personal_names
+        return one_backbone and self.together and not self.transforms and works_in_groups(self.algorithm)
 
     def _group(self, turns: Sequence[Turn], shared: Weights) -> _Done:
         """Let clients work together, or one by one where that comes to nothing."""

@@ -17,7 +17,7 @@ from pflego.engines.base import Engine, Gathered, Outcome, Turn, Work
 from pflego.exchange.aggregation import Aggregation, Mean
 from pflego.exchange.metrics import Metric, combine, largest, total
 from pflego.exchange.objective import JOINT_LOSS, Objective
-from pflego.exchange.round import Round
+from pflego.exchange.round import Round, of_client
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import (
     WEIGHTINGS,
@@ -187,7 +187,7 @@ class Exchange:
             sound = [outcome for outcome in work.outcomes if outcome.finite]  # the others did nothing of use
             gathered = engine.pool(self._gather(turns, work, [o for o in sound if arrives(o)], takes))
             states = {outcome.client: outcome.state for outcome in sound}
-            bytes_down = nbytes(shared) * len(turns) + sum(nbytes(turn.answer) for turn in turns)
+            bytes_down = sum(nbytes({**shared, **turn.answer}) for turn in turns)
             began, refused = time.perf_counter(), False
             if gathered.arrived:  # without any there is no step, not even one of the server's momentum
                 aggregate = self.aggregate(gathered, asked=len(turns))
@@ -220,7 +220,8 @@ class Exchange:
         factor = correction(gathered.weight, complete=gathered.arrived == asked, missing=self.missing)
         parts = [(1.0, gathered.total)] if self.aggregation.additive else list(gathered.parts.values())
         weights = [weight * factor for weight, _ in parts]
-        return {**self.aggregation.combine([c for _, c in parts], weights), **gathered.largest}
+        combined = self.aggregation.combine([c for _, c in parts], weights)
+        return {**combined, **gathered.largest, **gathered.alone}
 
     def _divided(self, number: int, server: Weights) -> tuple[Weights, Weights]:
         """Tell the server's own state from what it keeps for the objective, which is made when there is none yet."""
@@ -247,9 +248,12 @@ class Exchange:
     ) -> Gathered:
         """Put together what has arrived in this process."""
         weights = {turn.position: turn.weight for turn in turns}
-        names = self.algorithm.largest
+        names, alone = self.algorithm.largest, self.algorithm.sent_alone
         parts = {
-            o.position: (weights[o.position], {n: t for n, t in o.contribution.items() if n not in names})
+            o.position: (
+                weights[o.position],
+                {n: t for n, t in o.contribution.items() if n not in names and not alone(n)},
+            )
             for o in arrived
             if o.contribution is not None
         }
@@ -279,6 +283,12 @@ class Exchange:
                 ]
             ),
             seconds=work.seconds,
+            alone={
+                of_client(name, outcome.client): tensor
+                for outcome in arrived
+                for name, tensor in (outcome.contribution or {}).items()
+                if alone(name)
+            },
         )
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pflego.exchange.metrics import Metric
 from pflego.exchange.objective import Emphasis
+from pflego.federation.client import ClientId
 from pflego.weights import Weights
+
+_OF = "\n"  # between a name and a client's id: no parameter of a module has it in its name
 
 
 @dataclass(frozen=True)
@@ -37,3 +41,22 @@ class Update:
     loss: float | None = None  # after the last step; None: not known without another pass
     joint_loss: float | None = None  # where the gradient that it sends was taken, for objectives
     model: Weights | None = None  # its model right after its steps, where `personal` would not give it
+
+
+def of_client(name: str, client: ClientId) -> str:
+    """Give the name, among the server's, of what belongs to one client."""
+    return f"{name}{_OF}{client!r}"
+
+
+def by_client(weights: Weights) -> dict[ClientId, Weights]:
+    """Map client to what is its own among the server's, in the order of their ids' spelling.
+
+    >>> import torch
+    >>> by_client({of_client("head", "b"): torch.ones(1), of_client("head", 7): torch.zeros(1), "w": torch.ones(1)})
+    {'b': {'head': tensor([1.])}, 7: {'head': tensor([0.])}}
+    """
+    found: dict[ClientId, Weights] = {}
+    for full in sorted((name for name in weights if _OF in name), key=lambda name: name.partition(_OF)[2]):
+        name, _, client = full.partition(_OF)
+        found.setdefault(literal_eval(client), {})[name] = weights[full]
+    return found

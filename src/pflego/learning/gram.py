@@ -97,19 +97,23 @@ class Span:
         anchor: Weights | None,
     ) -> Span | None:
         """Give a problem's span where that is asked for, possible and cheaper."""
-        opening = problem.model.opening if problem.streaming.speedup == "gram" else None
+        asked = problem.streaming.speedup == "gram" and not problem.model.live
+        opening = problem.model.opening if asked else None
         whole = problem.slice is None or problem.slice >= problem.samples
         if opening is None or not whole or opening.weight not in moving:
             return None
         if problem.client.x_train[0].numel() != opening.inputs:  # the layer sees each sample in pieces
             return None
+        first = weights[opening.weight]
         if problem.model.dtype != problem.model.weight_dtype or not opening.pays(problem.samples, steps):
             return None
-        elsewhere = anchor is not None and anchor[opening.weight] is not weights[opening.weight]
+        elsewhere = anchor is not None and anchor.get(opening.weight, first) is not first
         return cls(problem, weights, anchor if elsewhere else None)
 
     def enter(self, weights: Weights) -> Weights:
-        """Give these weights' coordinates: those of W_0, unless they are the anchor's."""
+        """Give these weights' coordinates: those of W_0, unless they are the anchor's, which may be without any."""
+        if self._opening.weight not in weights:
+            return weights
         at_anchor = weights[self._opening.weight] is not self._start
         coordinates = {**weights, self._opening.weight: torch.zeros_like(self._z)}
         if self._pull is not None:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.dropout import _DropoutNd
 
 from pflego.codec import digest
 from pflego.errors import ModelError
 from pflego.learning.gram import Opening
-from pflego.learning.heads import Head, LinearHead, ModuleHead, is_head
+from pflego.learning.heads import HEAD, Head, LinearHead, ModuleHead, is_head
+from pflego.learning.modes import (
+    NORMS,
+    Norm,
+    batch_norms,
+    drawing,
+    dropouts,
+    evaluation_copy,
+    statistics_of,
+    training_copy,
+    unruled,
+    with_group_norm,
+)
+from pflego.learning.parts import part_names, resolve
 from pflego.learning.stateless import Stateless
 from pflego.weights import Weights, master_dtype
 
@@ -37,10 +49,20 @@ class Model:
     head
         A function (features, outputs) -> nn.Module that makes a head. Without it heads are linear, one tensor
         W, (K, M + 1), with steps in closed form.
+    personal
+        Parts of the backbone that stay with each client, beside its head: names of parameters or modules, or the
+        beginnings of dotted names, in a list or a text with commas. "head" keeps a head at home that a method would
+        share. They start alike everywhere.
+    norm
+        What becomes of batch norm: "frozen", its statistics are constants; "group", GroupNorm takes its place;
+        "personal", weights and statistics stay with each client; "averaged", statistics travel like weights. If not
+        given, frozen, and its layers must be in evaluation mode.
 
     A backbone of half precision (float16, bfloat16) computes in it; weights are kept, sent and trained in float32.
 
     >>> Model(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU()), features=32).names
+    ('1.weight', '1.bias')
+    >>> Model(nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32)), features=32, personal=["1"]).personal_names
     ('1.weight', '1.bias')
     """
 
@@ -50,23 +72,34 @@ class Model:
         features: int,
         *,
         head: Callable[[int, int], nn.Module] | None = None,
+        personal: str | Sequence[str] | None = None,
+        norm: Norm | None = None,
         source: Mapping[str, object] | None = None,
     ) -> None:
         if not isinstance(backbone, nn.Module):
             raise ModelError(f"a backbone must be a torch.nn.Module, not {type(backbone).__name__}")
         if not isinstance(features, int) or features < 1:
             raise ModelError(f"features must be the number of the backbone's outputs, not {features!r}")
-        self.backbone = backbone
+        if norm is not None and norm not in NORMS:
+            raise ModelError(f"norm must be one of {', '.join(NORMS)}, not {norm!r}")
+        self.backbone = backbone = with_group_norm(backbone) if norm == "group" else backbone
         self.features = features
-        self._function = Stateless(backbone)
         self._make_head = head
         self._heads: dict[int, Head] = {}
         self._lock = threading.Lock()
-        self.source = dict(source or {"model": type(backbone).__name__})
+        parts = part_names(personal)
+        kept = {**({"personal": ", ".join(parts)} if parts else {}), **({"norm": norm} if norm else {})}
+        self.source = {**(source or {"model": type(backbone).__name__}), **kept}
         self.sizes = {name: p.numel() for name, p in backbone.named_parameters() if p.requires_grad}
         self.names = tuple(self.sizes)
         if clash := [name for name in self.names if is_head(name)]:
             raise ModelError(f"the backbone's parameter {clash[0]!r} is called like a head's: rename it")
+        self._set_modes(norm)
+        everything = (*self.names, *self.statistics)
+        own = [n for n in everything if norm == "personal" and n in self.norm_names]
+        # what stays with each client
+        self.personal_names = tuple(dict.fromkeys([*resolve(parts, everything), *own]))
+        self.personal_head = HEAD in parts  # whether a method's common head does, too
         convolutions = [m for m in backbone.modules() if isinstance(m, nn.Conv2d)]
         self._channels = convolutions[0].in_channels if convolutions else None
         self.slice = _SLICE if convolutions else None  # how many samples at a time are fastest; None: all
@@ -77,23 +110,69 @@ class Model:
         self.constants = {
             name: tensor.detach()
             for name, tensor in [*backbone.named_parameters(), *backbone.named_buffers()]
-            if name not in self.names
+            if name not in self.names and name not in self.statistics
         }
+
+    def _set_modes(self, norm: Norm | None) -> None:
+        """Make the backbone ready for evaluation and, where that is not the same, for local steps."""
+        self.norm = norm
+        self.batch_norms = batch_norms(self.backbone) if norm in ("personal", "averaged") else {}
+        if norm in ("personal", "averaged") and not self.batch_norms:
+            raise ModelError(
+                f"norm={norm!r} is a rule for batch norm, and the backbone has none: leave it out; personal= names "
+                "layers of any kind that stay with each client"
+            )
+        self.statistics = statistics_of(self.batch_norms)  # names of those that move
+        # layers that do something else in training than in evaluation, by their names
+        self.live = {**self.batch_norms, **dropouts(self.backbone)}
+        one_mode = not self.live and norm != "frozen"
+        self._evaluated = self.backbone if one_mode else evaluation_copy(self.backbone)
+        self._function = Stateless(self._evaluated)
+        if self.live:
+            trained = training_copy(self.backbone, batch_statistics=bool(self.batch_norms))
+            self._in_training = Stateless(trained)
+            self._known_in_training = {n for n, _ in [*trained.named_parameters(), *trained.named_buffers()]}
 
     def __reduce__(self) -> tuple[Callable[[nn.Module, int], Model], tuple[nn.Module, int]]:
         """Made again where it is sent: locks and what belongs to threads cannot be."""
-        return partial(Model, head=self._make_head, source=self.source), (self.backbone, self.features)
+        return partial(Model, **self._options), (self.backbone, self.features)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """How it was made, but for the backbone and its features."""
+        personal = self.source.get("personal")
+        return {"head": self._make_head, "personal": personal, "norm": self.norm, "source": self.source}
+
+    @property
+    def norm_names(self) -> frozenset[str]:
+        """Names of the weights and statistics of batch norms whose statistics move."""
+        everything = (*self.names, *self.statistics)
+        return frozenset(name for name in everything if name.rpartition(".")[0] in self.batch_norms)
 
     @cached_property
     def opening(self) -> Opening | None:
         """The dense layer that its inputs meet first, if there is one."""
-        found = Opening.of(self.backbone)
+        found = Opening.of(self._evaluated)
         return found if found is not None and found.weight in self.names else None
 
     def weights(self) -> Weights:
-        """Copy theta as it is now."""
-        parameters = dict(self.backbone.named_parameters())
-        return {name: parameters[name].detach().to(self.weight_dtype, copy=True) for name in self.names}
+        """Copy theta as it is now, and the statistics that move."""
+        tensors = {**dict(self.backbone.named_parameters()), **dict(self.backbone.named_buffers())}
+        names = (*self.names, *self.statistics)
+        return {name: tensors[name].detach().to(self.weight_dtype, copy=True) for name in names}
+
+    def shared_weights(self) -> Weights:
+        """Copy what of theta is everybody's, as it is now."""
+        return {name: w for name, w in self.weights().items() if name not in self.personal_names}
+
+    def personal_weights(self) -> Weights:
+        """Copy what of theta is each client's own, as it is now."""
+        return self.personal_part(self.weights())
+
+    def personal_part(self, weights: Weights) -> Weights:
+        """Take what is each client's own because it was named so, a head only if that was."""
+        own, head = self.personal_names, self.personal_head
+        return {name: w for name, w in weights.items() if name in own or (head and is_head(name))}
 
     def head(self, outputs: int) -> Head:
         """Give the head for a number of outputs."""
@@ -112,7 +191,7 @@ class Model:
         if all(tensor.device == device for tensor in [*self.backbone.parameters(), *self.backbone.buffers()]):
             return self
         moved = copy.deepcopy(self.backbone).to(device)
-        return Model(moved, self.features, head=self._make_head, source=self.source)
+        return Model(moved, self.features, **self._options)
 
     def prepare(self, x: Tensor, device: torch.device | None = None) -> Tensor:
         """Turn stored inputs into what the backbone takes: bytes become [0, 1], floats the model's own type.
@@ -129,22 +208,38 @@ class Model:
         return x
 
     def phi(self, weights: Weights, x: Tensor) -> Tensor:
-        """Compute the features of prepared inputs, (samples, M)."""
-        theta = {name: weights[name].to(self.dtype) for name in self.names}
-        return self._function({**self.constants, **theta}, x)
+        """Compute the features of prepared inputs, (samples, M), in evaluation mode."""
+        return self._function({**self.constants, **self._cast(weights)}, x)
+
+    def phi_in_training(self, weights: Weights, x: Tensor, masks: torch.Generator | None) -> Tensor:
+        """Compute the features of a whole batch as local steps see them; statistics among the weights move in place.
+
+        Dropout draws from `masks`, or lets everything pass where there is no generator.
+        """
+        given = self._cast(weights)
+        constants = {n: tensor for n, tensor in self.constants.items() if n in self._known_in_training}
+        with drawing(masks):
+            features = self._in_training({**constants, **given}, x)
+        for name in self.statistics:
+            if given[name] is not weights[name]:
+                weights[name].copy_(given[name])
+        return features
+
+    def _cast(self, weights: Weights) -> Weights:
+        return {name: weights[name].to(self.dtype) for name in (*self.names, *self.statistics)}
+
+    def with_own_statistics(self, weights: Weights) -> Weights:
+        """Copy the statistics among some weights, so that they may move."""
+        return {**weights, **{name: weights[name].clone() for name in self.statistics}}
 
     def check(self, x: Tensor) -> None:
         """Refuse a backbone whose features are not a function of theta and of each sample alone."""
         for name, module in self.backbone.named_modules():
-            random = isinstance(module, _DropoutNd) and module.p > 0
-            mixing = isinstance(module, _NormBase)
-            if module.training and (random or mixing):
-                why = "draws at random" if random else "normalises with the statistics of the batch"
+            if (what := unruled(module, self.norm)) is not None:
                 raise ModelError(
-                    f"the backbone's {type(module).__name__} ({name}) is in training mode, where it {why}; "
-                    f"features are computed once per round and reused, so they must depend on the weights and "
-                    f"the sample alone. Call backbone.eval() first, or use "
-                    f"{'no dropout' if random else 'GroupNorm or LayerNorm'}"
+                    f"the backbone's {type(module).__name__} ({name}) is in training mode, where it {what}. Call "
+                    "backbone.eval() first, or say what becomes of batch norm: Model(..., norm='frozen'), 'group', "
+                    "'personal' or 'averaged'"
                 )
         before = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()}
         with torch.no_grad(), torch.random.fork_rng():
@@ -192,28 +287,49 @@ class Model:
                 "a sample's features depend on the other samples in its batch (batch statistics?): the backbone "
                 "must treat every sample on its own. Call backbone.eval(), or use GroupNorm or LayerNorm"
             )
+        self._check_training(weights, prepared)
         with torch.enable_grad(), torch.random.fork_rng():
-            theta = {name: tensor.requires_grad_() for name, tensor in weights.items()}
-            if theta and not self.phi(theta, prepared[:1]).requires_grad:
+            theta = {name: weights[name].requires_grad_() for name in self.names}
+            if theta and not self.phi({**weights, **theta}, prepared[:1]).requires_grad:
                 raise ModelError(
                     "the backbone's features have no gradient in its parameters, so that they cannot be trained: take "
                     "out detach(), no_grad() or NumPy, or freeze them with requires_grad_(False)"
                 )
 
+    def _check_training(self, weights: Weights, x: Tensor) -> None:
+        """Refuse a backbone that draws at random in local steps otherwise than by layers of dropout."""
+        if not self.live:
+            return
+        with torch.no_grad(), torch.random.fork_rng():
+            once, again = (
+                self.phi_in_training(self.with_own_statistics(weights), x, torch.Generator().manual_seed(0))
+                for _ in range(2)
+            )
+        if not torch.equal(once, again):
+            raise ModelError(
+                "in training mode the backbone draws at random by itself: masks must be a function of the seed, the "
+                "round and the client, so take layers of nn.Dropout for it, or call backbone.eval()"
+            )
+
     def fingerprint(self) -> str:
         """Digest names, shapes and present values of theta, frozen parameters and buffers, and which of them are theta.
 
-        It tells one starting point from another.
+        It tells one starting point from another, and one division into shared and personal weights from another.
         """
-        return digest({**self.constants, **self.weights()}, facts=" ".join(self.names))
+        kept = [*self.personal_names, *([HEAD] if self.personal_head else [])]
+        drops = [f"{name}={layer.p}" for name, layer in self.live.items() if name not in self.batch_norms]
+        rules = {"personal": kept, "moving": self.statistics, "dropout": drops}
+        said = [word for rule, names in rules.items() if names for word in (f"| {rule}", *names)]
+        facts = " ".join([*self.names, *said])
+        return digest({**self.constants, **self.weights()}, facts=facts)
 
     def personal(self, weights: Weights, outputs: int, classes: Tensor) -> PersonalModel:
         """Build the module a client takes home: backbone and head with these weights."""
         backbone = copy.deepcopy(self.backbone).cpu()
+        tensors = {**dict(backbone.named_parameters()), **dict(backbone.named_buffers())}
         with torch.no_grad():
-            for name, parameter in backbone.named_parameters():
-                if name in self.names:
-                    parameter.copy_(weights[name])
+            for name in (*self.names, *self.statistics):
+                tensors[name].copy_(weights[name])
         head = self.head(outputs).module({name: tensor.cpu() for name, tensor in weights.items()})
         return PersonalModel(backbone, head.to(self.dtype), classes, self.prepare)
 

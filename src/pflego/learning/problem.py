@@ -207,6 +207,19 @@ class Problem:
         self.passed.forward += self.samples if batch is None else len(batch)
         return features[0] if len(features) == 1 else torch.cat(features)
 
+    @torch.no_grad()
+    def features_in_steps(self, weights: Weights) -> Tensor:
+        """Pass all samples through the backbone as local steps do, but for dropout, which lets everything pass."""
+        if not self.model.statistics:
+            return self.features(weights)
+        self.passed.forward += self.samples
+        return self._phi_in_steps(weights, self.model.prepare(self.x, self.device))
+
+    def _phi_in_steps(self, weights: Weights, x: Tensor) -> Tensor:
+        if not self.model.statistics:
+            return self.model.phi(weights, x)
+        return self.model.phi_in_training(self.model.with_own_statistics(weights), x, None)
+
     def head_loss(self, weights: Weights, features: Tensor) -> float:
         """Compute the loss at a head, from features."""
         return self.head.loss(weights, features, self.targets, self.task)
@@ -240,12 +253,14 @@ class Problem:
         *,
         tolerance: float = 0.0,
         penalty: theory.Part | None = None,
+        on_features: FeatureTerm | None = None,
     ) -> float:
         """Estimate the smoothness constant of the loss, and a penalty, in any variables, where they are.
 
-        `weights_at` gives backbone and head at a point. One pass each way per iteration.
+        `weights_at` gives backbone and head at a point; a loss of the features is added, as in `gradient`. One pass
+        each way per iteration.
         """
-        parts = self._parts(weights_at)
+        parts = self._parts(weights_at, on_features)
         return theory.smoothness([*parts, *([penalty] if penalty else [])], point, iterations, tolerance)
 
     def curvature(self, weights: Weights, vector: Weights, batch: Tensor | None = None) -> Weights:
@@ -255,22 +270,34 @@ class Problem:
         return theory.hessian_product(here._parts(lambda moved: {**weights, **moved}), point, vector)
 
     def gradient(
-        self, weights: Weights, batch: Tensor | None = None, *, on_features: FeatureTerm | None = None
+        self,
+        weights: Weights,
+        batch: Tensor | None = None,
+        *,
+        on_features: FeatureTerm | None = None,
+        masks: torch.Generator | None = None,
     ) -> Weights:
         """Compute the joint gradient of backbone and head, over all samples or a batch: one pass each way.
 
         A slice of the samples goes both ways before the next, so that only its activations are in memory. A loss of
         the features, a mean over the samples it is given, is added if there is one.
+
+        With `masks` the backbone is in training mode, where it has one: dropout draws from them, and batch norm moves
+        the statistics among the weights in place. A batch then goes through in one piece.
         """
         samples = self.samples if batch is None else len(batch)
-        size = self.slice or samples
+        if not self.model.live:
+            masks = None
+        size = (self.slice if masks is None else None) or samples
         inputs = self.inputs() if batch is None else self._in_slices(self.x[batch])
+        if masks is not None and self.slice is not None:
+            inputs = [self.model.prepare(self.x if batch is None else self.x[batch], self.device)]
         targets = torch.split(self.targets if batch is None else self.targets[batch], size)
         places = torch.split(torch.arange(samples) if batch is None else batch, size)
         self.passed.forward += samples
         self.passed.backward += samples
         gradients = (
-            (len(t) / samples, self._part_gradient(weights, x, t, at, on_features))
+            (len(t) / samples, self._part_gradient(weights, x, t, at, on_features, masks))
             for x, t, at in zip(inputs, targets, places, strict=True)
         )
         return weighted_sum(gradients) if size < samples else next(gradients)[1]
@@ -282,8 +309,9 @@ class Problem:
         targets: Tensor,
         places: Tensor,
         on_features: FeatureTerm | None,
+        masks: torch.Generator | None,
     ) -> Weights:
-        forward = ForwardPass([self], weights, part=inputs)
+        forward = ForwardPass([self], weights, part=inputs, masks=masks)
         at_head = self.head.gradient(weights, forward.features, targets, self.task)
         slopes = at_head.features
         if on_features is not None:
@@ -292,22 +320,32 @@ class Problem:
                 slopes = slopes + torch.autograd.grad(on_features(features, places), features)[0]
         return {**forward.backward(slopes), **at_head.head}
 
-    def _parts(self, weights_at: Callable[[Weights], Weights]) -> list[theory.Part]:
+    def _parts(
+        self, weights_at: Callable[[Weights], Weights], on_features: FeatureTerm | None = None
+    ) -> list[theory.Part]:
         """Split the loss into those of slices of the samples, as functions of any variables: a pass each way counts."""
 
-        def loss_of(x: Tensor, targets: Tensor) -> theory.Part:
+        def loss_of(x: Tensor, targets: Tensor, places: Tensor) -> theory.Part:
             def loss(point: Weights) -> Tensor:
                 self.passed.forward += len(x)
                 self.passed.backward += len(x)
                 weights = weights_at(point)
-                z = self.head.outputs(weights, self.model.phi(weights, self.model.prepare(x, self.device)))
-                return len(x) / self.samples * self.task.loss(z, targets)
+                features = self._phi_in_steps(weights, self.model.prepare(x, self.device))
+                value = self.task.loss(self.head.outputs(weights, features), targets)
+                if on_features is not None:
+                    value = value + on_features(features, places)
+                return len(x) / self.samples * value
 
             return loss
 
-        size = self.slice or self.samples
-        slices = zip(torch.split(self.x, size), torch.split(self.targets, size), strict=True)
-        return [loss_of(x, targets) for x, targets in slices]
+        size = self.samples if self.model.statistics else self.slice or self.samples
+        slices = zip(
+            torch.split(self.x, size),
+            torch.split(self.targets, size),
+            torch.split(torch.arange(self.samples), size),
+            strict=True,
+        )
+        return [loss_of(x, targets, places) for x, targets, places in slices]
 
     @torch.no_grad()
     def loss(self, weights: Weights) -> float:
@@ -392,20 +430,33 @@ class Problems:
 class ForwardPass:
     """A pass of one client's samples through the backbone, or of several clients' together.
 
-    One backward pass can follow it. A pass of a part of one client's samples, prepared inputs, is not counted.
+    One backward pass can follow it. A pass of a part of one client's samples, prepared inputs, is not counted; with
+    `masks` it is one in training mode.
     """
 
-    def __init__(self, problems: Sequence[Problem], weights: Weights, *, part: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        weights: Weights,
+        *,
+        part: Tensor | None = None,
+        masks: torch.Generator | None = None,
+    ) -> None:
         self._problems = problems
         self._part = part
-        self._theta = {name: weights[name].detach().requires_grad_() for name in problems[0].model.names}
+        model = problems[0].model
+        self._theta = {name: weights[name].detach().requires_grad_() for name in model.names}
+        self._weights = {**{name: weights[name] for name in model.statistics}, **self._theta}
         self._keep = part is not None or problems[0].streaming.memory != "recompute"
         self._outputs: list[Tensor] = []
         features = []
         self._count(forward=1)
         with torch.set_grad_enabled(self._keep):
             for inputs in self._slices():
-                output = problems[0].model.phi(self._theta, inputs)
+                if masks is None:
+                    output = model.phi(self._weights, inputs)
+                else:
+                    output = model.phi_in_training(self._weights, inputs, masks)
                 features.append(output.detach())
                 if self._keep:
                     self._outputs.append(output)
@@ -433,7 +484,7 @@ class ForwardPass:
         self._count(backward=1, forward=0 if self._keep else 1)
         parameters = list(self._theta.values())
         model = self._problems[0].model
-        outputs = self._outputs if self._keep else (model.phi(self._theta, x) for x in self._slices())
+        outputs = self._outputs if self._keep else (model.phi(self._weights, x) for x in self._slices())
         total: list[Tensor] = []
         done = 0
         for place, output in enumerate(outputs):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from pflego.declaration import load_object
+from pflego.declaration import InPython, load_object
 from pflego.errors import ModelError, calling, unknown
 from pflego.learning.model import Model
+from pflego.learning.modes import Norm, with_group_norm
 from pflego.models.cifar_cnn import cifar_cnn
 from pflego.models.image_cnn import FEATURES, image_cnn
 from pflego.models.mlp import mlp
@@ -37,11 +39,33 @@ def usual(data: str) -> str:
     return _USUAL.get(data, "mlp")
 
 
-def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
+def build(
+    name: str,
+    shape: Sequence[int],
+    *,
+    seed: Annotated[int, InPython] = 0,
+    personal: str | Sequence[str] | None = None,
+    norm: Norm | None = None,
+) -> Model:
     """Build a named model for samples of a shape, its first weights a function of the seed.
 
     A name `module:function` is that of a function that gives a backbone, from the shape of a sample if it asks for
     one; the module is looked for in the working folder too.
+
+    Parameters
+    ----------
+    name
+        One of BACKBONES, or module:function.
+    shape
+        That of a sample.
+    seed
+        Decides the first weights.
+    personal
+        Parts of the backbone that stay with each client, beside its head: names of parameters or modules, or the
+        beginnings of dotted names. "head" keeps a head at home that a method would share.
+    norm
+        What becomes of batch norm: statistics are frozen, averaged with the weights, or personal, as its weights are
+        then; or group, GroupNorm in its place. If not given, frozen, for layers in evaluation mode.
 
     >>> build("mlp", (64,), seed=1).features
     200
@@ -54,7 +78,8 @@ def build(name: str, shape: Sequence[int], *, seed: int = 0) -> Model:
     with torch.random.fork_rng():
         torch.manual_seed(entropy(seed, "backbone") >> 64)
         backbone, features = make(shape)
-    return Model(backbone, features, source={"model": name, "model_seed": seed})
+    source = {"model": name, "model_seed": seed}
+    return Model(backbone, features, personal=personal, norm=norm, source=source)
 
 
 def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]:
@@ -69,8 +94,12 @@ def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]
         if not isinstance(backbone, nn.Module):
             raise ModelError(f"{name} must give a torch.nn.Module, not {type(backbone).__name__}")
         first = next(backbone.parameters(), torch.empty(0))
+        training = [module for module in backbone.modules() if module.training]
+        backbone.eval()  # so that a try moves no statistics
         with torch.no_grad(), calling(f"{name} cannot take samples of shape {tuple(shape)}", ModelError):
             features = backbone(torch.zeros(2, *shape, dtype=first.dtype))
+        for module in training:
+            module.training = True
         if not isinstance(features, Tensor) or features.dim() != 2:
             found = tuple(features.shape) if isinstance(features, Tensor) else f"a {type(features).__name__}"
             raise ModelError(f"{name} must map a batch to (samples, features), not to {found}")
@@ -87,4 +116,13 @@ def _called(function: Callable[..., object], shape: tuple[int, ...]) -> object:
     return function(shape) if first.name == "shape" or first.default is first.empty else function()
 
 
-__all__ = ["BACKBONES", "build", "cifar_cnn", "image_cnn", "mlp", "omniglot_conv4", "usual"]
+__all__ = [
+    "BACKBONES",
+    "build",
+    "cifar_cnn",
+    "image_cnn",
+    "mlp",
+    "omniglot_conv4",
+    "usual",
+    "with_group_norm",
+]

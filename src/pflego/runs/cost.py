@@ -166,7 +166,7 @@ class _AtWork:
             _finish(self.local.problems.device)
         self.outcomes += work.outcomes
         self.seconds += work.seconds
-        self.bytes_down += sum(nbytes(shared) + nbytes(turn.answer) for turn in turns)
+        self.bytes_down += sum(nbytes({**shared, **turn.answer}) for turn in turns)
         return work
 
     def pool(self, gathered: Gathered) -> Gathered:

@@ -179,7 +179,8 @@ def _last(curve: Sequence[tuple[int, float]], evaluation: Evaluation | None) -> 
 def _ceiling(run: Run) -> float | None:
     """Compute the most that everyone's figure can be, where that depends on who holds what and the data are here."""
     algorithm, federation = run.algorithm, run.federation
-    if not algorithm.uses_shared_model or algorithm.labels != "local" or federation.classes is None:
+    one_model = algorithm.uses_shared_model and not run.model.personal_names and not run.model.personal_head
+    if not one_model or algorithm.labels != "local" or federation.classes is None:
         return None
     if isinstance(federation, RemoteFederation):
         return None

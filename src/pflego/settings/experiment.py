@@ -104,9 +104,9 @@ def load_data(given: Mapping[str, object] | Settings) -> Federation:
 def build_model(settings: Settings, shape: tuple[int, ...]) -> Model:
     """Build the backbone of some settings, for samples of a shape."""
     seed = settings.value("model_seed")
-    return models.build(
-        str(settings.value("model")), shape, seed=seed_of(settings) if seed is None else int(str(seed))
-    )
+    seed = seed_of(settings) if seed is None else int(str(seed))
+    own = arguments(models.build, settings.tables["model"])
+    return models.build(str(settings.value("model")), shape, **{**own, "seed": seed})
 
 
 def seed_of(settings: Settings) -> int:

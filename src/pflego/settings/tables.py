@@ -22,6 +22,7 @@ from pflego.algorithms.registry import find_method, methods
 from pflego.data import load
 from pflego.declaration import Declared, MayChange, arguments, declared
 from pflego.errors import SettingError, unknown
+from pflego.models import build
 from pflego.runs.record import FLAT, JOINED, RECORD, TABLES, Table, Tables, flat, in_table
 from pflego.training.train import train
 
@@ -86,7 +87,7 @@ class Tracking:
 
 _OWNERS: dict[str, tuple[Callable[..., object], ...]] = {
     "data": (DataChoice, load),
-    "model": (ModelChoice,),
+    "model": (ModelChoice, build),
     "method": (MethodChoice,),
     "run": (train, Tracking),
 }

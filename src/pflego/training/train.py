@@ -197,6 +197,7 @@ def train(
     _check_together(plan, algorithm)
     if plan.population is not None and isinstance(federation, RemoteFederation):
         raise SettingError("population= is for simulations: sites on Flower come and go by themselves")
+    algorithm.check_model(model)
     place = devices.resolve(device, model.dtype)
     if (inputs := federation.some_inputs(_CHECK_SAMPLES)) is not None:
         model.check(inputs)

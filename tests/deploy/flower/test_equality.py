@@ -29,6 +29,10 @@ METHODS: dict[str, dict[str, float | int | str | bool]] = {
     "fedbabu": {},
     "ditto": {"client_lr": 0.1},
     "fedrecon": {},
+    "feddbe": {"client_lr": 0.1},
+    "moon": {"client_lr": 0.1},
+    "fedproto": {"client_lr": 0.1},
+    "fedpac": {"client_lr": 0.1, "body_steps": 2},
     "local": {},
     "scaffold": {"client_lr": 0.1},
     "feddyn": {"client_lr": 0.1},
@@ -46,12 +50,13 @@ def here(
     participation: Participation | int = 3,
     objective: str | None = None,
     missing: Missing = "zero",
+    personal: str | None = None,
 ) -> pflego.Run:
     """The same in one process."""
     own = {**METHODS[method], "steps": CONFIG["steps"]}
     return pflego.train(
         federation(classes=classes),
-        pflego.models.build("mlp", SHAPE, seed=5),
+        pflego.models.build("mlp", SHAPE, seed=5, personal=personal),
         find_method(method.partition(",")[0])(**own),
         rounds=4,
         participation=participation,
@@ -82,6 +87,18 @@ def assert_same_history(ours: pflego.Run, theirs: pflego.Run) -> None:
         assert row.keys() == other.keys()
         for key in row.keys() - {"seconds"}:
             assert row[key] == pytest.approx(other[key], rel=1e-4), key
+
+
+@pytest.mark.parametrize("method", ["pflego", "fedavg"])
+def test_personal_parts_stay_at_their_sites(method: str, tmp_path: Path) -> None:
+    asked = {**METHODS[method], "model.personal": "1.bias"}
+    ours = train(sites(tmp_path), tmp_path / "server", **asked, algorithm=method, participation=3)
+    theirs = here(method, personal="1.bias")
+    assert "1.bias" not in ours.shared
+    assert_close(ours.shared, theirs.shared)
+    for id in NAMES:
+        assert "1.bias" in state(tmp_path, id)
+        assert_close(state(tmp_path, id), theirs.states[id])
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -10,6 +10,10 @@ g_i: all of a client's samples cost what one pass costs, and give the exact grad
 would not. tau is `steps`, beta `client_lr`, rho `server_lr`. The last two lines together are one SGD step on the
 federation's loss, eq. (fullloss), when the head's step carries alpha_i too, as in the paper's proof:
 head_step="exact". As the paper's text has it, without alpha_i, it is head_step="paper".
+
+Parts u_i of the backbone that are personal wait for the joint step like theta, so that features still serve all steps
+of the head; g_i then covers them, and the client takes their part of the step itself, at the rate of the head's:
+u_i <- u_i - rho I/r grad_u l_i. With head_step="exact" all of theta, u_i and W_i take one SGD step on eq. (fullloss).
 """
 
 from __future__ import annotations
@@ -30,14 +34,14 @@ from pflego.algorithms.pflego.solved import SolvedHeads
 from pflego.algorithms.pflego.stepped import SteppedHeads
 from pflego.algorithms.registry import method
 from pflego.declaration import AutoRate, Limits, Positive, Strength, Whole
-from pflego.errors import SettingError
+from pflego.errors import ModelError, SettingError
 from pflego.exchange.metrics import total
 from pflego.exchange.round import Round, Update
 from pflego.learning.heads import HeadInit, is_head
 from pflego.learning.heads.rules import Rule
 from pflego.learning.model import Model
 from pflego.learning.problem import ForwardPass, Problem
-from pflego.weights import Weights
+from pflego.weights import Weights, step
 
 
 @method
@@ -87,6 +91,7 @@ class PFLEGO(Algorithm):
     """
 
     weights = "unbiased"
+    abilities = frozenset({"personal parts"})
 
     steps: Whole = 50
     client_lr: AutoRate = "auto"
@@ -152,16 +157,26 @@ class PFLEGO(Algorithm):
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
         """theta_0, and W_0 if there is a common head."""
         head = self.parts.init_shared(model, outputs, seed)
-        return {**model.weights(), **head, **self.rates.first_shared()}
+        return {**model.shared_weights(), **head, **self.rates.first_shared()}
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
-        """W_i, or V_i = 0 beside a common head."""
-        return self.heads.init_state(problem, seed)
+        """W_i, or V_i = 0 beside a common head, and u_i."""
+        return {**problem.model.personal_weights(), **self.heads.init_state(problem, seed)}
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
-        """Update a group of one client."""
-        [update], contribution = self.group_update([now], shared, [state], [problem], [1.0])
-        return replace(update, contribution=contribution)
+        """Update a group of one client, and take the step of what is personal in its backbone."""
+        theta, own, head = _divided(shared, state, problem)
+        [update], gradient = self.group_update([now], theta, [head], [problem], [1.0])
+        if not own:
+            return replace(update, contribution=gradient)
+        moved = step(own, gradient, self.rates.last(now, shared) if self.passes == 1 else 1.0)
+        return replace(
+            update,
+            state={**moved, **update.state},
+            contribution={name: g for name, g in gradient.items() if name not in own},
+            loss=None,
+            model=update.model if self.passes > 1 else None,  # after one pass it is not yet the moved parts'
+        )
 
     def group_update(
         self,
@@ -171,7 +186,10 @@ class PFLEGO(Algorithm):
         problems: Sequence[Problem],
         weights: Sequence[float],
     ) -> tuple[list[Update], Weights]:
-        """tau - 1 steps on each head, then the joint gradient: keep the heads' part, send theta's."""
+        """tau - 1 steps on each head, then the joint gradient: keep the heads' part, send theta's.
+
+        Clients with personal parts of the backbone have no theta in common, and are a group of one each.
+        """
         if self.passes > 1:
             return passes_in_turn(self, shared, states, problems, weights)
         heads, rates = self.heads, self.rates
@@ -220,21 +238,33 @@ class PFLEGO(Algorithm):
         return {**stepped, **self.rates.largest_heard([shared, aggregate])}, server
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """theta and W_i, or theta and W_0 + V_i; theta is the client's own where several passes have adapted it."""
-        head = {name: tensor for name, tensor in state.items() if is_head(name)}
-        return {**shared, **state, **self.heads.whole(shared, head, problem)}
+        """theta, u_i and W_i, or W_0 + V_i for the last; theta is the client's own where several passes adapted it."""
+        theta, _, head = _divided(shared, state, problem)
+        return {**theta, **self.heads.whole(theta, head, problem)}
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Fit a head to the present theta as in a round, or theta and head where that makes several passes."""
+        theta, own, head = _divided(shared, state, problem)
         if self.passes > 1:
-            return adapt_in_passes(self, shared, state, problem)
-        return self.heads.adapt(shared, state, problem)
+            return adapt_in_passes(self, theta, head, problem)
+        return {**own, **self.heads.adapt(theta, head, problem)}
 
     def welcome(
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
         """Fit a first head to the present theta."""
-        return self.heads.welcome(shared, state, problem, steps)
+        theta, own, head = _divided(shared, state, problem)
+        return {**own, **self.heads.welcome(theta, head, problem, steps)}
+
+    def check_model(self, model: Model) -> None:
+        """Refuse a model that leaves the server nothing to step on, or two rules for one head."""
+        super().check_model(model)
+        if model.names and not model.shared_weights():
+            raise ModelError(
+                "all of the backbone is personal, so that nothing is shared: take Local for that"
+            )
+        if model.personal_head and self.common_head:
+            raise ModelError('common_head=True shares a part of every head: leave "head" out of personal')
 
     def warn(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:
         """Name Proposition 2's bound where a fixed server_lr exceeds it, as this client sees it."""
@@ -242,3 +272,9 @@ class PFLEGO(Algorithm):
             return None
         fitted = self.personal(shared, self.adapt(shared, state, problem), problem)
         return self.rates.warn(now, fitted, problem)
+
+
+def _divided(shared: Weights, state: Weights, problem: Problem) -> tuple[Weights, Weights, Weights]:
+    """Give the weights that a client's features depend on, what of them is its own, and its head."""
+    own = {name: w for name, w in state.items() if not is_head(name)}
+    return {**shared, **own}, own, {name: w for name, w in state.items() if name not in own}

@@ -51,6 +51,7 @@ class Desk:
         facts = Facts.of(client, schema)
         common.check(facts)
         model = assignment.model(facts.shape)
+        assignment.algorithm.check_model(model)
         return cls(
             client, common, model, assignment.algorithm, assignment.seed, assignment.streaming, device, schema
         )

@@ -36,6 +36,7 @@ class Assignment:
     algorithm: Algorithm
     model_name: str
     model_seed: int
+    model_options: Mapping[str, object]  # those of `models.build`
     seed: int
     streaming: Streaming
 
@@ -54,7 +55,14 @@ class Assignment:
                     f'allow="{name}" in the node config does'
                 )
         kind = find_method(str(given.get("algorithm", "pflego")))
-        elsewhere = {"seed", "model", "model_seed", "algorithm", *declared(Streaming)}
+        elsewhere = {
+            "seed",
+            "model",
+            "model_seed",
+            "algorithm",
+            *declared(models.build),
+            *declared(Streaming),
+        }
         own = {name: value for name, value in given.items() if name not in elsewhere}
         own |= {n.removeprefix("method."): value for n, value in given.items() if n.startswith("method.")}
         seed = given.get("seed", 0)
@@ -64,13 +72,15 @@ class Assignment:
             kind(**arguments(kind, own)),
             model_name=str(given.get("model", models.usual(""))),
             model_seed=int(str(given.get("model_seed", seed))),
+            model_options=arguments(models.build, given),
             seed=seed,
             streaming=Streaming(**arguments(Streaming, given)),
         )
 
     def model(self, shape: tuple[int, ...]) -> Model:
         """Build the backbone that everybody begins with, for samples of a shape."""
-        return models.build(self.model_name, shape, seed=self.model_seed)
+        options = arguments(models.build, self.model_options)
+        return models.build(self.model_name, shape, **{**options, "seed": self.model_seed})
 
     def settings(self) -> dict[str, object]:
         """Map name to value for all that was asked for."""
@@ -79,6 +89,7 @@ class Assignment:
             **self.algorithm.settings(),
             "model": self.model_name,
             "model_seed": self.model_seed,
+            **self.model_options,
             "seed": self.seed,
             **asdict(self.streaming),
         }
@@ -177,5 +188,6 @@ def as_python(config: Mapping[str, object]) -> dict[str, object]:
     titles["method.name"] = "algorithm"
     python = {name.replace("-", "_"): value for name, value in config.items()}
     return {
-        titles.get(name, name.removeprefix("run.").removeprefix("data.")): v for name, v in python.items()
+        titles.get(name, name.removeprefix("run.").removeprefix("data.").removeprefix("model.")): value
+        for name, value in python.items()
     }
