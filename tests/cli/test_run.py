@@ -409,7 +409,7 @@ def test_help_without_settings_does_not_wait_for_torch(words: list[str]) -> None
 def test_help_has_every_setting_that_is_declared(command: str) -> None:
     """Those of data, model, run and all methods; a method's field that is called like another is method.<name>."""
     shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).stdout
-    options = set(re.findall(r"--[a-z][a-z-]*", shown))
+    options = set(re.findall(r"--[a-z][a-z0-9-]*", shown))
     names = {name for table in ("data", "model", "run") for name in known(table)}
     names |= {name for kind in methods().values() for name in known("method", kind)}
     without = {
