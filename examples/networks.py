@@ -90,29 +90,31 @@ def course(given: argparse.Namespace, network: str, missing: Missing, seed: int)
 
 
 def draw(found: list[Course], path: Path) -> None:
-    """Draw everyone's accuracy over rounds and over seconds, a column per network, the mean over seeds."""
+    """Draw everyone's accuracy over rounds and over seconds: a colour per network, a line per rule, the seeds' mean."""
     from matplotlib import pyplot
 
-    names = list(dict.fromkeys(one["network"] for one in found))
-    _, axes = pyplot.subplots(2, len(names), figsize=(3.6 * len(names), 6), sharey=True, squeeze=False)
-    for column, name in enumerate(names):
+    _, axes = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True)
+    for colour, name in enumerate(dict.fromkeys(one["network"] for one in found)):
         for rule in RULES:
             runs = [one["points"] for one in found if one["network"] == name and one["missing"] == rule]
             if not runs:
                 continue
             means = [[fmean(values) for values in zip(*at, strict=True)] for at in zip(*runs, strict=True)]
-            for row, place in enumerate((0, 1)):
-                axes[row][column].plot(
-                    [at[place] for at in means], [100 * at[2] for at in means], label=rule, linewidth=1.2
+            for place, axis in enumerate(axes):
+                axis.plot(
+                    [at[place] for at in means],
+                    [100 * at[2] for at in means],
+                    color=f"C{colour}",
+                    label=name if rule == "zero" else None,
+                    linewidth=1.4 if rule == "zero" else 0.6,
                 )
-        axes[0][column].set(title=name, xlabel="round")
-        axes[1][column].set(xlabel="seconds that the server waited")
-        for row in (0, 1):
-            axes[row][column].grid(alpha=0.3)
-            axes[row][0].set_ylabel("everyone, %")
-    axes[0][-1].legend(fontsize=8)
+    axes[0].set(xlabel="round", ylabel="everyone, %")
+    axes[1].set(xlabel="seconds that the server waited")
+    for axis in axes:
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
     pyplot.tight_layout()
-    pyplot.savefig(path, dpi=100)
+    pyplot.savefig(path, dpi=110)
 
 
 def main() -> None:

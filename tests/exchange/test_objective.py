@@ -29,6 +29,7 @@ from tests.support.reference import (
     World,
     assert_follows,
     assert_identical,
+    distance,
     gradients,
     loss,
     world,
@@ -260,6 +261,28 @@ def test_of_heads_that_are_solved_for_the_objective_is_one_of_theta_alone() -> N
             ends.append(value())
             twin.net.V[place] -= h
         assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(moved[place], rel=1e-5)
+
+
+def test_a_personal_part_of_the_backbone_takes_the_objectives_step_too() -> None:
+    """A bias v_i for each: twelve rounds of gradient descent on F in V, v_i and W_i."""
+    twin = world()
+    model = pflego.Model(twin.model.backbone, features=4, personal="0.bias")
+    run = pflego.train(twin.federation, model, gradient_descent(), rounds=12, objective=pflego.QFair(2.0))
+    V, biases = twin.net.V, [twin.net.v] * 5
+    for _ in range(12):
+        slope = np.zeros_like(V)
+        for i, (alpha, site) in enumerate(zip(twin.alphas, twin.sites, strict=True)):
+            net, W = Net(V, biases[i]), twin.heads[i]
+            counts, (dV, dv, dW) = alpha * loss(net, W, site) ** 2, gradients(net, W, site)
+            slope = slope + counts * dV
+            biases[i] = biases[i] - RHO * counts * dv
+            twin.heads[i] = W - RHO * counts * dW
+        V = V - RHO * slope
+    assert distance(run.shared["0.weight"], V) < 1e-12
+    for i, (bias, W) in enumerate(zip(biases, twin.heads, strict=True)):
+        assert distance(run.states[f"c{i}"]["0.bias"], bias) < 1e-12
+        assert distance(run.states[f"c{i}"]["head"], W) < 1e-12
+        assert np.abs(bias - twin.net.v).max() > 1e-5
 
 
 def test_q_of_0_and_a_tail_of_1_are_the_mean_loss() -> None:
