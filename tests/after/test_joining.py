@@ -301,7 +301,8 @@ def test_a_newcomers_model_has_learned_something(method: str) -> None:
     figure = joined.score.value(federation.task)
     assert figure is not None
     usual = 0.3 if algorithm.uses_shared_model else 0.9
-    assert figure > {"feddbe": 0.7, "moon": 0.3}.get(method, usual)  # a shift is less than a head
+    # a shift, or one step, is less than a head; and without batch norm FedBN is FedAvg
+    assert figure > {"feddbe": 0.7, "moon": 0.3, "perfedavg": 0.3, "fedbn": 0.3}.get(method, usual)
 
 
 def test_a_class_that_nobody_had_is_learned_by_a_personal_head() -> None:

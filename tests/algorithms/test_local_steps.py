@@ -188,6 +188,7 @@ def test_the_one_sample_of_a_client_is_support_and_query() -> None:
 
 def test_heads_that_are_no_linear_layer_start_as_their_layers_do() -> None:
     federation = pflego.load("digits", clients=4, classes_per_client=3)
+    torch.manual_seed(0)
     model = pflego.Model(nn.Sequential(nn.Linear(64, 8), nn.ReLU()), features=8, head=nn.Linear)
     run = pflego.train(federation, model, pflego.FedPer(steps=5), rounds=2)
     assert (run.history[-1]["loss"] or 9) < (run.history[0]["loss"] or 0)

@@ -128,7 +128,7 @@ def test_it_is_compared_with_others_and_settings_go_where_they_belong(
 def test_its_fields_can_be_tuned() -> None:
     settings = Settings.of({"algorithm": MIXED, "alpha": 0.3, "partition": "dirichlet"})
     spaces = usual(settings.algorithm)
-    assert spaces["method.alpha"] == Range(0.0166667, 15.0, log=True)
+    assert spaces["method.alpha"] == Range(0.005, 50.0, log=True)
     assert resolve(settings.flat, spaces) == spaces
     with pytest.raises(package.SettingError, match="alpha must be the same in all trials"):
         resolve(settings.flat, {"alpha": Range(0.1, 1.0)})

@@ -37,7 +37,7 @@ def test_the_mlp_is_one_layer_of_200_units() -> None:
 
 @pytest.mark.parametrize("name", models.BACKBONES)
 def test_every_backbone_passes_the_check(name: str) -> None:
-    shape = {"cifar-cnn": (32, 32, 3), "omniglot-conv4": (28, 28)}.get(name, (1, 8, 8))
+    shape = {"cifar-cnn": (32, 32, 3), "omniglot-conv4": (28, 28)}.get(name, (16, 16))
     models.build(name, shape).check(torch.rand(4, *shape, generator=torch.Generator().manual_seed(0)))
 
 

@@ -301,7 +301,8 @@ def _silent(asked: Sequence[ClientId], gathered: Gathered) -> list[ClientId]:
 
 def _share(turns: Sequence[Turn]) -> float:
     """Give what turns sum_i w_i c_i into sum_i a_i c_i: a_i / w_i, which all have in common."""
-    return sum(turn.now.alpha for turn in turns) / sum(turn.weight for turn in turns)
+    weight = sum(turn.weight for turn in turns)
+    return sum(turn.now.alpha for turn in turns) / weight if weight else 1.0  # of nobody's: nothing is sent
 
 
 def _after(first: Played, second: Played) -> Played:
