@@ -19,6 +19,7 @@ from benchmarks.work import (
     OMNIGLOT,
     fastest,
     federation,
+    plain_epochs,
     plain_loop,
     plain_pass,
     population,
@@ -120,6 +121,22 @@ def convolutional_fedavg(repeats: int) -> list[Row]:
     return [Row(name, ratio(here, there, repeats), "<= 0.4")]
 
 
+def mini_batches(repeats: int) -> list[Row]:
+    """FedAvg by mini-batches of 32 against a plain PyTorch loop."""
+    rows = []
+    for name, shape, clients, samples in [
+        ("MLP, 20 x 600", MLP, 20, 600),
+        ("CIFAR-10 net, 2 x 500", CIFAR, 2, 500),
+    ]:
+        fed = federation(shape, clients=clients, samples=samples, classes=10)
+        method = pflego.FedAvg(epochs=1, batch_size=32, client_lr=0.01)
+        here = rounds(fed, method, shape=shape, number=1)
+        there = plain_epochs(fed, shape=shape, batch=32, epochs=1)
+        measured = ratio(here, there, repeats)
+        rows.append(Row(f"FedAvg, batches of 32 / a plain PyTorch loop: {name}", measured, "<= 1.0"))
+    return rows
+
+
 def many_small_clients(repeats: int) -> list[Row]:
     """A thousand participants of 20 samples against ten of 2,000."""
     small, large = (
@@ -169,6 +186,7 @@ ROWS: list[Callable[[int], list[Row]]] = [
     fedavg_against_pflego,
     fedavg_with_gram,
     convolutional_fedavg,
+    mini_batches,
     many_small_clients,
     large_population,
     start,

@@ -86,22 +86,46 @@ def plain_pass(fed: pflego.Federation, *, shape: Sequence[int] = MLP, batch: int
 
 
 def plain_loop(fed: pflego.Federation, *, shape: Sequence[int], steps: int) -> Work:
-    """FedAvg's client work as a plain PyTorch loop: full batches, a client after the other, default layout.
-
-    The network is as the paper has it, and as everybody writes it: ReLU before pooling.
-    """
-    backbone = model(shape)
-    layers = list(backbone.backbone.children())[1:]  # images come in colours first
-    for place in [i for i, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d)]:
-        layers[place], layers[place + 1] = layers[place + 1], layers[place]
-    network = nn.Sequential(*layers, nn.Linear(backbone.features, int(fed.most_classes or 1)))
-    clients = [(c.x_train.permute(0, 3, 1, 2).contiguous(), c.y_train) for c in fed]
+    """FedAvg's client work as a plain PyTorch loop: full batches, a client after the other, default layout."""
+    network, clients = _plain_network(fed, shape), _plain_clients(fed, shape)
 
     def work() -> None:
         for client in clients:
             _descend(network, [client], steps=steps, rate=0.01)
 
     return timed(work)
+
+
+def plain_epochs(fed: pflego.Federation, *, shape: Sequence[int] = MLP, batch: int, epochs: int) -> Work:
+    """FedAvg's client work by mini-batches as a plain PyTorch loop, shuffled anew in every epoch."""
+    network, clients = _plain_network(fed, shape), _plain_clients(fed, shape)
+    optimizer, loss = torch.optim.SGD(network.parameters(), lr=0.01), nn.CrossEntropyLoss()
+
+    def work() -> None:
+        for x, y in clients:
+            for _ in range(epochs):
+                for chosen in torch.split(torch.randperm(len(x)), batch):
+                    optimizer.zero_grad()
+                    loss(network(x[chosen]), y[chosen]).backward()
+                    optimizer.step()
+
+    return timed(work)
+
+
+def _plain_network(fed: pflego.Federation, shape: Sequence[int]) -> nn.Module:
+    """Give the network as the paper has it, and as everybody writes it: ReLU before pooling, colours first."""
+    backbone = model(shape)
+    layers = list(backbone.backbone.children())
+    if len(shape) == 3:
+        layers = layers[1:]  # images come in colours first
+    for place in [i for i, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d)]:
+        layers[place], layers[place + 1] = layers[place + 1], layers[place]
+    return nn.Sequential(*layers, nn.Linear(backbone.features, int(fed.most_classes or 1)))
+
+
+def _plain_clients(fed: pflego.Federation, shape: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    images = len(shape) == 3
+    return [(c.x_train.permute(0, 3, 1, 2).contiguous() if images else c.x_train, c.y_train) for c in fed]
 
 
 def timed(work: Callable[[], None]) -> Work:

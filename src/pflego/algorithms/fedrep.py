@@ -41,7 +41,9 @@ class FedRep(FedPer):
         if self.body > self.duration:
             raise SettingError(f"body_steps must be at most {unit}, {self.duration}, not {self.body}")
         if self.body_steps is None and self.epochs == 1:
-            raise SettingError(f"{self.name} needs two epochs or more: one for the head, one for the backbone")
+            raise SettingError(
+                f"{self.name} needs two epochs or more: one for the head, one for the backbone"
+            )
 
     @property
     def body(self) -> int:

@@ -289,8 +289,8 @@ class Problem:
         masks = masks if self.model.live else None
         size = (self.slice if masks is None else None) or samples
         inputs = self._inputs(batch, in_one_piece=masks is not None)
-        targets = torch.split(self.targets if batch is None else self.targets[batch], size)
-        places = torch.split(torch.arange(samples) if batch is None else batch, size)
+        targets = _pieces(self.targets if batch is None else self.targets[batch], size)
+        places = _pieces(torch.arange(samples) if batch is None else batch, size)
         self.passed.forward += samples
         self.passed.backward += samples
         gradients = (
@@ -388,8 +388,7 @@ class Problem:
         return self.inputs() if batch is None else self._in_slices(self.x[batch])
 
     def _in_slices(self, x: Tensor) -> Iterator[Tensor]:
-        parts = torch.split(x, self.slice or len(x))
-        return (self.model.prepare(part, self.device) for part in parts)
+        return (self.model.prepare(part, self.device) for part in _pieces(x, self.slice or len(x)))
 
 
 @dataclass(frozen=True)
@@ -522,6 +521,11 @@ class ForwardPass:
         for problem in self._problems if self._part is None else []:
             problem.passed.forward += forward * problem.samples
             problem.passed.backward += backward * problem.samples
+
+
+def _pieces(tensor: Tensor, size: int) -> Sequence[Tensor]:
+    """Split it, which takes time, only where there is more than one piece."""
+    return torch.split(tensor, size) if size < len(tensor) else [tensor]
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -22,6 +22,11 @@ class Stateless:
         self._lock = threading.Lock()
         self._own = threading.local()
         self._own.module = module
+        every = [
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        ]
+        self._tied = len({id(tensor) for _, tensor in every}) < len(every)  # one tensor under two names
 
     def __call__(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """The module's outputs with these parameters and buffers, by their names in the module."""
@@ -29,5 +34,5 @@ class Stateless:
             with self._lock:
                 tensors = [*self._module.parameters(), *self._module.buffers()]
                 self._own.module = copy.deepcopy(self._module, {id(tensor): tensor for tensor in tensors})
-        outputs: Tensor = functional_call(self._own.module, dict(weights), (x,))
+        outputs: Tensor = functional_call(self._own.module, dict(weights), (x,), tie_weights=self._tied)
         return outputs
