@@ -13,10 +13,10 @@ Round t, client i:
     server      (theta, W)_{t+1} = (theta, W)_t + their means, by N_i over the participants
 
 A class that client i has not, n_c = 0, has no part in its generic loss, so that it does not unlearn what others teach.
-The other side of that: classes that nobody has together are told apart by nothing in W. With two of ten classes a
-client FedAvg's model is the better generic one, with five W is. Two models are served: W + P_i for the client, W for
-whoever comes without data (`serve`); of a finished run, W is in `run.shared`. P_i = 0 at first. In regression there is
-nothing to balance.
+The other side of that: classes that nobody has together are told apart by nothing in W. On digits with two of ten
+classes a client FedAvg's model was by far the better generic one, with five they were level. Two models are served:
+W + P_i for the client, W for whoever comes without data (`serve`); of a finished run, W is in `run.shared`. P_i = 0 at
+first. In regression there is nothing to balance.
 """
 
 from __future__ import annotations
