@@ -227,7 +227,9 @@ def test_a_transform_knows_round_client_and_seed() -> None:
         np.testing.assert_allclose(noisy.shared[name].numpy(), w, rtol=1e-9)
 
 
-@pytest.mark.parametrize("wrong", [None, "median", pflego.Median, 0.5], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [None, "medien", "trimmed:x", "krum:1.5", "trimmed:0.7", pflego.Median, 0.5], ids=str
+)
 def test_what_is_no_rule_is_refused(wrong: object) -> None:
     with pytest.raises(pflego.SettingError, match="aggregation"):
         train(world(), pflego.PFLEGO(), aggregation=wrong)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import optimize, stats
+from typer.testing import CliRunner
 
 import pflego
+from pflego.cli import app
 from pflego.errors import SettingError
-from pflego.exchange.aggregation import Aggregation
+from pflego.exchange.aggregation import Aggregation, aggregation_of
 from pflego.weights import Weights
 from tests.support.reference import F64
 
@@ -162,3 +165,30 @@ def test_names_may_come_in_another_order() -> None:
 def test_settings_that_make_no_sense_are_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(SettingError):
         make()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["mean", "median", "median:weighted", "trimmed:0.2", "trimmed:0.1/weighted", "krum:2", "krum:1/4", "geometric",
+     "geometric:weighted", "normbound", "normbound:0.5"],
+)  # fmt: skip
+def test_a_rule_is_spelled_as_it_is_read(text: str) -> None:
+    assert str(aggregation_of(text)) == text
+    assert aggregation_of(str(aggregation_of(text))) == aggregation_of(text)
+
+
+def test_a_run_under_a_rule_is_opened_with_it(tmp_path: Path) -> None:
+    words = [
+        "--clients",
+        "6",
+        "--rounds",
+        "2",
+        "--steps",
+        "3",
+        "--aggregation",
+        "trimmed:0.2",
+        "--out",
+        str(tmp_path / "a"),
+    ]
+    assert CliRunner().invoke(app, ["run", *words], catch_exceptions=False).exit_code == 0
+    assert pflego.open_run(tmp_path / "a").plan.aggregation == pflego.TrimmedMean(0.2)

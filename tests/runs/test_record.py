@@ -51,6 +51,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "weighting": {"weighting": "equal"},
     "population": {"population": pflego.Population(join={"c4": 2})},
     "objective": {"objective": pflego.QFair(1.0)},
+    "aggregation": {"aggregation": pflego.Median()},
     "slice_size": {"slice_size": 3},
     "memory": {"memory": "recompute"},
     "speedup": {"speedup": "gram"},
@@ -114,9 +115,19 @@ def test_a_method_and_its_settings_may_not_change(tmp_path: Path) -> None:
         run(tmp_path, pflego.FedPer(steps=3), resume=True)
 
 
-@pytest.mark.parametrize(
-    "option", [{"aggregation": pflego.Median()}, {"transforms": [pflego.Clip(1.0)]}], ids=str
-)
+class _Sum:
+    """A rule that says nothing of itself in settings."""
+
+    additive = True
+
+    def combine(self, contributions: Any, weights: Any) -> Any:
+        return pflego.Mean().combine(contributions, weights)
+
+    def __repr__(self) -> str:
+        return "Sum()"
+
+
+@pytest.mark.parametrize("option", [{"aggregation": _Sum()}, {"transforms": [pflego.Clip(1.0)]}], ids=str)
 def test_what_only_python_gives_may_not_change_either(tmp_path: Path, option: dict[str, Any]) -> None:
     run(tmp_path / "plain")
     with pytest.raises(pflego.UserError, match=f"{next(iter(option))} was "):

@@ -72,6 +72,9 @@ class Median(_Robust):
 
     weighted: bool = False
 
+    def __str__(self) -> str:
+        return "median:weighted" if self.weighted else "median"
+
     def one_of(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Take the median of every number."""
         if not self.weighted:
@@ -98,6 +101,9 @@ class TrimmedMean(_Robust):
 
     share: Annotated[float, Limits(least=0, below=0.5)] = 0.1
     weighted: bool = False
+
+    def __str__(self) -> str:
+        return f"trimmed:{self.share:g}" + ("/weighted" if self.weighted else "")
 
     def one_of(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Average what is left."""
@@ -129,6 +135,9 @@ class Krum(_Robust):
     bad: Count = 1
     best: Whole = 1
 
+    def __str__(self) -> str:
+        return f"krum:{self.bad}" + (f"/{self.best}" if self.best > 1 else "")
+
     def one_of(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Choose, or average the best."""
         count = len(rows)
@@ -149,6 +158,9 @@ class GeometricMedian(_Robust):
     """
 
     weighted: bool = False
+
+    def __str__(self) -> str:
+        return "geometric:weighted" if self.weighted else "geometric"
 
     def one_of(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Iterate: a mean in which the near count for more."""
@@ -177,6 +189,9 @@ class NormBound(_Robust):
     """
 
     limit: Positive | None = None
+
+    def __str__(self) -> str:
+        return "normbound" if self.limit is None else f"normbound:{self.limit:g}"
 
     def one_of(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Shorten, then average."""

@@ -9,7 +9,8 @@ from typing import TypeVar
 from pflego.algorithms.base import Algorithm
 from pflego.declaration import arguments, opening
 from pflego.engines.local import LocalEngine
-from pflego.errors import FolderError, UntrustedError, UserError, path_of
+from pflego.errors import FolderError, SettingError, UntrustedError, UserError, path_of
+from pflego.exchange.aggregation import Aggregation, Mean, aggregation_of
 from pflego.exchange.objective import objective_of
 from pflego.federation.draws import Participation
 from pflego.federation.members import Members
@@ -116,11 +117,22 @@ def plan_of(tables: Tables, participation: Participation | None = None) -> Plan:
         "evaluate_every": run.get("evaluate_every"),
         "population": _again("population", lambda: population_of(run.get("population"))),
         "objective": _again("objective", lambda: objective_of(run.get("objective"))),
+        "aggregation": _rule(run.get("aggregation", "mean")),
         "joined_after": joined_after(tables),
     }
-    in_python = {*objects, "aggregation", "transforms"}
+    in_python = {*objects, "transforms"}
     plain = {name: value for name, value in run.items() if name not in in_python}
     return Plan(**{**arguments(Plan, plain), **objects})
+
+
+def _rule(text: object) -> Aggregation:
+    """Read a rule of aggregation; one that was only ever an object in Python is not made again, and not needed here."""
+    try:
+        return aggregation_of(text)
+    except UntrustedError:
+        raise
+    except SettingError:
+        return Mean()
 
 
 def _named(tables: Tables, table: str) -> dict[str, object]:

@@ -32,7 +32,8 @@ from pflego.engines.distributed import DistributedEngine, dealt
 from pflego.engines.local import LocalEngine
 from pflego.engines.peers import Peers, joined
 from pflego.errors import SettingError, UserError, calling, named, shortened
-from pflego.exchange.aggregation import Aggregation, Mean
+from pflego.exchange import aggregation as rules
+from pflego.exchange.aggregation import Aggregation, Mean, aggregation_of
 from pflego.exchange.objective import Objective, objective_of
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
@@ -77,7 +78,7 @@ def train(
     missing: Missing = "zero",
     weighting: WeightingName = "samples",
     objective: Annotated[Objective | str | None, Reads(objective_of)] = None,
-    aggregation: Annotated[Aggregation, InPython] = Mean(),
+    aggregation: Annotated[Aggregation | str, Reads(aggregation_of)] = Mean(),
     transforms: Annotated[Sequence[Transform], InPython] = (),
     slice_size: Whole | None = None,
     memory: Memory = "keep",
@@ -134,7 +135,8 @@ def train(
         What is minimised instead of the mean loss: qfair:1, cvar:0.1 or agnostic:0.01, for methods whose clients send
         the gradient of their full loss. In Python `QFair(q)`, `CVaR(tail)`, `Agnostic(rate)`.
     aggregation
-        How contributions are combined.
+        How contributions are combined: mean, or a rule that bounds what a few liars can do (median, trimmed:0.2,
+        krum:2, geometric, normbound), or module:Name of your own. In Python also a rule itself: `TrimmedMean(0.2)`.
     transforms
         What happens to a contribution on its client, before it is sent, in this order.
     slice_size
@@ -184,7 +186,7 @@ def train(
         network=Network(dropout, deadline, speed, burst),
         weighting=weighting,
         objective=objective_of(objective),
-        aggregation=aggregation,
+        aggregation=aggregation_of(aggregation),
         missing=missing,
         transforms=transforms,
         streaming=Streaming(None if slice_size is None else int(slice_size), memory, speedup),
@@ -284,8 +286,6 @@ def _check(given: dict[str, object]) -> None:
         )
     if not isinstance(algorithm, Algorithm):
         raise SettingError(f"algorithm must be a method like PFLEGO(steps=50), not {algorithm!r}")
-    if not isinstance(rule := given["aggregation"], Aggregation) or isinstance(rule, type):
-        raise SettingError(f"aggregation must be a rule like Mean(), not {rule!r}")
     on_flower = given["engine"] == "flower-simulation" or isinstance(federation, RemoteFederation)
     if given["evaluate_training"] and on_flower:
         raise SettingError("evaluate_training needs the local or the distributed engine, not Flower")
@@ -336,8 +336,9 @@ def _tables(given: dict[str, object], plan: Plan) -> Tables:
     run["out"] = None if given["out"] is None else str(given["out"])
     if callable(given["engine"]):
         del run["engine"]
-    if plan.aggregation != Mean() or plan.transforms:
-        run["aggregation"], run["transforms"] = repr(plan.aggregation), [repr(one) for one in plan.transforms]
+    run["aggregation"] = rules.spelled(plan.aggregation)
+    if plan.transforms:
+        run["transforms"] = [repr(one) for one in plan.transforms]
     return {
         "data": in_table(federation.source),
         "model": in_table(model.source),

@@ -57,6 +57,7 @@ def here(
     classes: bool = True,
     participation: Participation | int = 3,
     objective: str | None = None,
+    aggregation: str = "mean",
     missing: Missing = "zero",
     personal: str | None = None,
 ) -> pflego.Run:
@@ -71,6 +72,7 @@ def here(
         rounds=4,
         participation=participation,
         objective=objective,
+        aggregation=aggregation,
         missing=missing,
         seed=5,
         evaluate_every=2,
@@ -183,6 +185,15 @@ def test_an_objective_is_the_same_on_flower(objective: str, tmp_path: Path) -> N
     for id in NAMES:
         assert_close(state(tmp_path, id), theirs.states[id])
     assert abs(theirs.shared["1.weight"] - here("pflego").shared["1.weight"]).max() > 1e-4
+
+
+@pytest.mark.parametrize("aggregation", ["median", "trimmed:0.3", "krum:1"])
+def test_a_rule_of_aggregation_is_the_same_on_flower(aggregation: str, tmp_path: Path) -> None:
+    asked = {"aggregation": aggregation, "algorithm": "pflego", "participation": 3}
+    ours = train(sites(tmp_path), tmp_path / "server", **asked)
+    theirs = here("pflego", aggregation=aggregation)
+    assert_close(ours.shared, theirs.shared)
+    assert abs(theirs.shared["1.weight"] - here("pflego").shared["1.weight"]).max() > 1e-6
 
 
 def test_chances_of_their_own_are_the_same_on_flower(tmp_path: Path) -> None:
