@@ -189,8 +189,9 @@ def test_an_objective_is_the_same_on_flower(objective: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("aggregation", ["median", "trimmed:0.3", "krum:1"])
 def test_a_rule_of_aggregation_is_the_same_on_flower(aggregation: str, tmp_path: Path) -> None:
-    asked = {"aggregation": aggregation, "algorithm": "pflego", "participation": 3}
-    ours = train(sites(tmp_path), tmp_path / "server", **asked)
+    ours = train(
+        sites(tmp_path), tmp_path / "server", aggregation=aggregation, algorithm="pflego", participation=3
+    )
     theirs = here("pflego", aggregation=aggregation)
     assert_close(ours.shared, theirs.shared)
     assert abs(theirs.shared["1.weight"] - here("pflego").shared["1.weight"]).max() > 1e-6
