@@ -37,10 +37,11 @@ from pflego.declaration import AutoRate, Limits, Positive, Strength, Whole
 from pflego.errors import ModelError, SettingError
 from pflego.exchange.metrics import total
 from pflego.exchange.round import Round, Update
+from pflego.learning.forward import ForwardPass
 from pflego.learning.heads import HeadInit, is_head
 from pflego.learning.heads.rules import Rule
 from pflego.learning.model import Model
-from pflego.learning.problem import ForwardPass, Problem
+from pflego.learning.problem import Problem
 from pflego.weights import Weights, step
 
 
