@@ -226,7 +226,10 @@ class Model:
         return features
 
     def _cast(self, weights: Weights) -> Weights:
-        return {name: weights[name].to(self.dtype) for name in (*self.names, *self.statistics)}
+        given = {name: weights[name] for name in (*self.names, *self.statistics)}
+        if self.dtype == self.weight_dtype:
+            return given
+        return {name: tensor.to(self.dtype) for name, tensor in given.items()}
 
     def with_own_statistics(self, weights: Weights) -> Weights:
         """Copy the statistics among some weights, so that they may move."""
