@@ -315,7 +315,8 @@ def _check_together(plan: Plan, algorithm: Algorithm) -> None:
     if plan.objective is not None and not algorithm.follows_objectives:
         raise SettingError(
             f"objective={plan.objective} multiplies the gradient of a client's full loss by a function of that loss, "
-            f"and {algorithm.name}, as it is set, sends no such gradient: use pflego, with passes=1 and all samples"
+            f"and {algorithm.name}, as it is set, sends no such gradient: use pflego, with passes=1 and all samples, "
+            "or fedsgd without batch_size"
         )
 
 
