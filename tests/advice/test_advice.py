@@ -87,6 +87,19 @@ def test_clients_with_plenty_of_data_need_nobody() -> None:
     assert "Let every client learn alone." in str(found)
 
 
+def test_it_says_who_would_lose() -> None:
+    one_model, own = advice("alike and small"), advice("conflicting")
+    assert [one.otherwise for one in one_model.losers] == ["alone"]
+    assert "with one model" in [one.otherwise for one in own.losers]
+    for found in (one_model, own):
+        standing = next(one for one in found.standings if one.name == found.start.contender)
+        for losers in found.losers:
+            assert losers.clients == found.compared
+            assert losers.worst_tenth == standing.worst_tenth
+            assert all(client in found.federating.gains for client in losers.losses)
+    assert "would be better off" in own.paragraphs()["Who would lose?"]
+
+
 def test_advice_is_a_function_of_the_seed() -> None:
     federation = clusters(6, 10, noise=1.0)
 

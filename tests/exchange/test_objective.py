@@ -17,6 +17,7 @@ import pflego
 from pflego.algorithms.registry import methods
 from pflego.engines.local import LocalEngine
 from pflego.exchange.objective import Emphasis, Objective, nearest_on_simplex, objective_of
+from pflego.exchange.round import Round
 from pflego.federation.roster import ClientId
 from pflego.learning.problem import Problems
 from pflego.runs.plan import Plan
@@ -25,6 +26,8 @@ from pflego.weights import Weights
 from tests.support.reference import (
     F64,
     Net,
+    Params,
+    Site,
     StopAfter,
     World,
     assert_follows,
@@ -34,6 +37,7 @@ from tests.support.reference import (
     loss,
     world,
 )
+from tests.support.rivals import assert_weights, global_sites, grad
 
 RHO, ROUNDS = 0.2, 15
 OBJECTIVES: list[Objective] = [pflego.QFair(2.0), pflego.CVaR(0.3, rate=0.3), pflego.Agnostic(0.2)]
@@ -358,6 +362,107 @@ def test_the_smoothness_of_a_power_bounds_its_hessian() -> None:
     assert float(came.shared["smoothness"]) == pytest.approx(bound, rel=0.02)
 
 
+def one_model_slope(w: Params, sites: list[Site], counts: F64) -> Params:
+    """sum_i counts_i grad l_i of one model for everybody."""
+    parts = [grad(w, site) for site in sites]
+    return {
+        name: np.asarray(sum(c * part[name] for c, part in zip(counts, parts, strict=True))) for name in w
+    }
+
+
+def one_model_losses(w: Params, sites: list[Site], decay: float = 0.0) -> F64:
+    own = np.array([loss(Net(w["V"], w["v"]), w["W"], site) for site in sites])
+    return np.asarray(own + decay / 2 * sum(float((part**2).sum()) for part in w.values()))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+def test_fedsgd_with_everyone_is_gradient_descent_of_one_model_on_the_objective(objective: Objective) -> None:
+    """A decay of the weights is part of every client's loss."""
+    twin, decay = world(), 0.05
+    sites, alphas = global_sites(twin), np.array(twin.alphas)
+    w: Params = {"V": twin.net.V, "v": twin.net.v, "W": np.zeros((6, 5))}
+    eta, worst = 0.0, alphas
+    for _ in range(ROUNDS):
+        own = one_model_losses(w, sites, decay)
+        match objective:
+            case pflego.QFair(q):
+                counts = alphas * own**q
+            case pflego.CVaR(tail, rate):
+                counts = alphas * (own > eta) / tail
+                eta -= rate * (1 - counts.sum())
+            case pflego.Agnostic(rate):
+                counts = worst
+                worst = simplex(worst + rate * own)
+        slope = one_model_slope(w, sites, counts)
+        w = {name: part - RHO * (slope[name] + counts.sum() * decay * part) for name, part in w.items()}
+    algorithm = pflego.FedSGD(client_lr=RHO, head_init="zeros", weight_decay=decay)
+    run, plain = (train(world(), algorithm, one) for one in (objective, None))
+    assert_weights(run.shared, w)
+    assert distance(plain.shared["0.weight"], w["V"]) > 1e-4
+    first = (
+        alphas * one_model_losses({"V": twin.net.V, "v": twin.net.v, "W": np.zeros((6, 5))}, sites, decay)
+    ).sum()
+    assert run.history[0]["joint_loss"] == pytest.approx(first, rel=1e-12)
+    assert (run.history[0]["forward_passes"], run.history[0]["backward_passes"]) == (1, 1)
+
+
+def test_over_all_cohorts_fedsgds_step_is_the_objectives_gradient_where_weights_are_inverse_chances() -> None:
+    twin = world(clients=4)
+    sites, head = global_sites(twin), np.random.default_rng(2).normal(size=(5, 5))
+    w: Params = {"V": twin.net.V, "v": twin.net.v, "W": head}
+    slope = one_model_slope(w, sites, np.array(twin.alphas) * one_model_losses(w, sites) ** 2)
+    chances = {f"c{i}": p for i, p in enumerate([0.9, 0.35, 0.5, 1.0])}
+    plan = Plan(
+        rounds=1, participation=pflego.Independent(chances), objective=pflego.QFair(2.0), missing="inverse"
+    )
+    algorithm = pflego.FedSGD(client_lr=RHO)
+    shared = {**twin.model.weights(), "head": torch.from_numpy(head)}
+    states: dict[ClientId, Weights] = {client: {} for client in twin.federation.ids}
+    engine = LocalEngine(Problems(twin.federation, twin.model, labels="global"), algorithm, states)
+    mean = {name: np.zeros(tensor.shape) for name, tensor in shared.items()}
+    for there in product([False, True], repeat=4):
+        probability = prod(p if comes else 1 - p for p, comes in zip(chances.values(), there, strict=True))
+        if not probability:
+            continue
+        came = plan.exchange(algorithm, twin.federation).play(
+            engine, 1, shared, {}, [i for i in range(4) if there[i]], ids=twin.federation.ids,
+            keep=lambda changed: None,
+        )  # fmt: skip
+        for name, tensor in shared.items():
+            mean[name] += probability * (tensor - came.shared[name]).numpy()
+    for name, ours in [("V", "0.weight"), ("v", "0.bias"), ("W", "head")]:
+        np.testing.assert_allclose(mean[ours], RHO * slope[name], rtol=1e-9, atol=1e-14)
+
+
+def test_fedsgds_rate_from_the_theory_goes_downhill_on_a_power_of_large_losses() -> None:
+    """Where losses are far above 1, the rate for the mean loss is too large for their cubes."""
+    twin = world()
+    sites, values = global_sites(twin), list[float]()
+
+    def start(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+        return 30 * torch.randn(rows, columns, generator=generator)
+
+    class Watch(pflego.Callback):
+        def on_round(self, run: Run, row: object) -> None:
+            names = {"V": "0.weight", "v": "0.bias", "W": "head"}
+            w = {name: run.shared[ours].double().numpy() for name, ours in names.items()}
+            values.append(float((np.array(twin.alphas) * one_model_losses(w, sites) ** 3).sum()))
+
+    algorithm = pflego.FedSGD(head_init=start, lr_decay=0.9)
+    train(twin, algorithm, pflego.QFair(2.0), rounds=25, callbacks=[Watch()])
+    assert all(after < before for before, after in pairwise(values))
+    shared = {**twin.model.weights(), "head": 30 * torch.randn(6, 5, dtype=torch.float64)}
+    problem = Problems(twin.federation, twin.model, labels="global")[2].at(round_number=3)
+    plain, powered = (
+        algorithm.client_update(Round(3, emphasis=emphasis), shared, {}, problem).contribution["inverse rate"]
+        for emphasis in (None, Emphasis(power=2.0))
+    )
+    w = {"V": twin.net.V, "v": twin.net.v, "W": shared["head"].numpy()}
+    at, squared = one_model_losses(w, sites)[2], sum((g**2).sum() for g in grad(w, sites[2]).values())
+    expected = at**2 * float(plain) * 0.81 + 2 * at * squared
+    assert float(powered) == pytest.approx(expected / 0.81, rel=1e-6)
+
+
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_an_interrupted_run_resumes_exactly_and_opens_again(tmp_path: Path, objective: Objective) -> None:
     options = {"participation": pflego.Binomial(0.6), "dropout": 0.2, "missing": "inverse", "seed": 3}
@@ -387,6 +492,11 @@ def test_pflego_refuses_them_where_its_message_is_not_the_gradient_of_its_full_l
 ) -> None:
     with pytest.raises(pflego.SettingError, match="sends no such gradient"):
         train(world(), pflego.PFLEGO(**options), pflego.QFair(1.0))  # type: ignore[arg-type]
+
+
+def test_fedsgd_refuses_them_where_its_gradient_is_of_a_batch() -> None:
+    with pytest.raises(pflego.SettingError, match="sends no such gradient"):
+        train(world(), pflego.FedSGD(batch_size=4), pflego.QFair(1.0))
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=8))

@@ -366,6 +366,59 @@ def test_chances_are_read_from_files(tmp_path: Path) -> None:
     assert participation_of(spelled(named)) == named
 
 
+TABLE = """ward,age,chance,label
+north,61,0.25,1
+south,48,1,0
+north,55,0.25,0
+south,70,1.0,1
+"""
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_chances_are_a_column_of_a_table_with_many_rows_per_client(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "wards.csv"
+    path.write_text(TABLE.replace(",", delimiter))
+    process = participation_of(f"independent:{path}:ward:chance")
+    assert process == pflego.Independent({"north": 0.25, "south": 1.0})
+    assert participation_of(spelled(process)) == process
+
+
+@pytest.mark.parametrize("names", [("north", "south"), ("7", "12")], ids=["texts", "numbers"])
+def test_the_table_of_the_data_says_who_comes_how_often(tmp_path: Path, names: tuple[str, str]) -> None:
+    path = tmp_path / "wards.csv"
+    path.write_text(TABLE.replace("north", names[0]).replace("south", names[1]))
+    federation = pflego.load(str(path), column="ward", drop=["chance"], test_share=0)
+    process = participation_of(f"independent:{path}:ward:chance")
+    assert isinstance(process, pflego.Independent)
+    process.check_ids(federation.ids)
+    by_name = dict(zip(map(str, federation.ids), scales(process, federation.ids).tolist(), strict=True))
+    assert by_name == {names[0]: 4.0, names[1]: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("55,0.25", "55,0.5", "client 'north' has both 0.25 and 0.5"),
+        ("55,0.25", "55,", "client 'north' has '', no probability"),
+        ("55,0.25", "55,often", "client 'north' has 'often', no probability"),
+        ("0.25", "0", "probability of client 'north'"),
+        ("0.25", "1.5", "probability of client 'north' is at most 1"),
+        ("0.25", "nan", "client 'north'"),
+        ("chance", "odds", "must have one column 'chance'"),
+        ("age", "ward", "must have one column 'ward'"),
+        (TABLE, "", "must have one column 'ward'"),
+        (TABLE, "ward,chance\n", "takes a dictionary"),
+    ],
+)
+def test_a_column_that_gives_no_client_one_chance_is_refused(
+    tmp_path: Path, old: str, new: str, reason: str
+) -> None:
+    path = tmp_path / "wards.csv"
+    path.write_text(TABLE.replace(old, new))
+    with pytest.raises(pflego.SettingError, match=reason):
+        participation_of(f"independent:{path}:ward:chance")
+
+
 @pytest.mark.parametrize("p", [0, -0.1, 1.1, float("nan"), "0.5", None, True])
 def test_what_is_no_probability_is_refused(p: float) -> None:
     with pytest.raises(pflego.SettingError, match="probability of client 'a'"):
@@ -380,6 +433,7 @@ def test_what_is_no_probability_is_refused(p: float) -> None:
         "independent:[1]",
         "independent:nowhere.json",
         "independent:nowhere.csv",
+        "independent:nowhere.csv:ward:chance",
         "independent:json:__name__",
         "daily:0.5",
         "daily:0.5-0.1",

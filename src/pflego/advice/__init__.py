@@ -27,6 +27,7 @@ from pflego.advice.contenders import (
 )
 from pflego.advice.contest import Contest, hold
 from pflego.advice.heterogeneity import MOST_BESIDE, Differences, agreements, input_shift, label_distance
+from pflego.advice.losers import client_figures, losers
 from pflego.advice.plan import MOST_CLIENTS, plan
 from pflego.advice.start import choose, start, stop_after
 from pflego.advice.verdict import Answer, answer, shrinks
@@ -143,6 +144,7 @@ def advise(
         federating=federating,
         personalising=personalising,
         common_head=common,
+        losers=losers(held, chosen.contender, [str(client_id) for client_id in looked.ids], seed=seed),
         differences=_differences(looked, model, held, seed),
         standings=tuple(_standing(held, contender, cost[contender.name]) for contender in competing),
         metric=Metric.of(federation.task),
@@ -240,9 +242,7 @@ def _differences(looked: Federation, model: Model, held: Contest, seed: int) -> 
 
 def _standing(held: Contest, contender: Contender, cost: Cost) -> Standing:
     fair, best = held.fair([contender.name]), held.best([contender.name])
-    owners = np.unique(fair.owners, return_inverse=True)[1]
-    means = np.bincount(owners, weights=fair.scores) / np.bincount(owners)
-    figures = [held.task.metric_value(float(mean)) for mean in means]
+    figures = client_figures(fair, held.task).tolist()
     settings = best.algorithm.settings()
     return Standing(
         contender.name,

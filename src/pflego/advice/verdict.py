@@ -178,6 +178,15 @@ def difference(gain: float, sure: Interval, metric: Metric) -> str:
     return f"{metric.name} {abs(gain):.3g} {side[gain]} ({within})"
 
 
+def size(value: float, metric: Metric) -> str:
+    """Format how far two figures are apart.
+
+    >>> size(0.021, Metric("accuracy", 100.0, "%", "points", True)), size(0.0432, Metric("rmse", 1.0, "", "", False))
+    ('2.1 points', '0.0432')
+    """
+    return f"{metric.scale * value:.1f} points" if metric.unit == "%" else f"{value:.3g}"
+
+
 def number(value: float, digits: int = 2) -> str:
     """Format a number with a true minus sign, and without a negative zero.
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from pflego.advice.contenders import ONE_MODEL, OWN_HEADS, PERSONAL
 from pflego.advice.heterogeneity import Agreement, Differences
+from pflego.advice.losers import Losers
 from pflego.advice.start import Start
 from pflego.advice.statistics import Chance
-from pflego.advice.verdict import CERTAINTY, Answer, difference, number
+from pflego.advice.verdict import CERTAINTY, Answer, difference, number, size
 from pflego.files import make_folder, write_atomically
 from pflego.report.words import Metric, amount, count, duration
 from pflego.runs.cost import Cost, Energy
@@ -20,6 +21,7 @@ from pflego.settings.tables import as_tables
 
 _SLIGHTLY, _DIFFERENT, _VERY = 0.05, 0.25, 0.6  # of the way from chance to 1: from there on labels are so
 _AGREE, _HARDLY = 0.7, 0.3  # of what noise leaves: from here on gradients agree, below this hardly
+_NAMED = 3  # of those that lose, the first that are named
 
 DEFINITIONS = {
     "labels": f"mean distance between the label distributions of two clients, 0 the same, 1 nothing in common (total "
@@ -55,6 +57,9 @@ class Advice:
     federating: Answer  # the best that is federated over the best that is alone
     personalising: Answer  # the best with heads of their own over one model
     common_head: Answer | None  # heads beside a common one over heads alone
+    losers: tuple[
+        Losers, ...
+    ]  # who would be better off alone, or with one model, than with what to start with
     differences: Differences
     standings: tuple[Standing, ...]
     metric: Metric
@@ -79,6 +84,7 @@ class Advice:
             "Why?": self.start.why,
             "Does federating pay?": self.federating.words(self.metric, over="learning alone"),
             "Does personalising pay?": self._personalising(),
+            "Who would lose?": " ".join(_of_losers(one, self.metric) for one in self.losers),
             "How different are the clients?": self._differences(),
             "What does a round cost a client?": self._cost(),
             "How sure is that?": self._certainty(),
@@ -170,6 +176,28 @@ def _of_common_head(answer: Answer, metric: Metric) -> str:
             return "Whether a common head beside their own helps can't be told: try --common-head too."
     maybe = " probably" if answer.verdict.startswith("probably") else ""
     return f"{said}{maybe}: {difference(answer.gain, answer.interval, metric)}."
+
+
+def _of_losers(losers: Losers, metric: Metric) -> str:
+    """Say how many lose, which, by how much, and what becomes of the worst tenth."""
+    tenth = (
+        f"the worst tenth has {metric.text(losers.worst_tenth)} this way and "
+        f"{metric.text(losers.worst_tenth_otherwise)} {losers.otherwise}"
+    )
+    compared = count(losers.clients, "client")
+    if not losers.losses:
+        return f"Of {compared} nobody would be better off {losers.otherwise}; {tenth}."
+    named = ", ".join(
+        f"{client} by {size(loss, metric)}" for client, loss in list(losers.losses.items())[:_NAMED]
+    )
+    more = len(losers.losses) - _NAMED
+    others = f" and {more} more" if more > 0 else ""
+    clear = ", ".join(losers.clear[:_NAMED]) + (", ..." if len(losers.clear) > _NAMED else "")
+    beyond = f"{len(losers.clear)} of them ({clear})" if losers.clear else "none of them"
+    return (
+        f"{len(losers.losses)} of {compared} would be better off {losers.otherwise}: {named}{others}, "
+        f"beyond chance for {beyond}; {tenth}."
+    )
 
 
 def _degree(labels: Chance) -> str:

@@ -6,6 +6,11 @@
 w is backbone and head together. FedAvg with one step and a rate that all clients have in common is the same; here
 gradients travel, so that it stays exact where beta="auto" measures a rate of their own for clients: the server then
 takes the smallest of the cohort's. A participant is judged after a step of its own.
+
+Under an objective a client sends phi'(l_i(w_t)) g_i, a decay of the weights being part of l_i; loss and gradient come
+from the same pass over all of its samples. With everyone in the round that is gradient descent on
+F = sum_i a_i phi(l_i), and with some of them unbiased under missing="inverse" alone: as without an objective, the
+weights of a cohort sum to one. beta="auto" is then 1/L of phi(l_i).
 """
 
 from __future__ import annotations
@@ -16,9 +21,11 @@ import torch
 
 from pflego.algorithms.fedavg import FedAvg
 from pflego.algorithms.registry import method
+from pflego.exchange.objective import Emphasis
 from pflego.exchange.round import Round, Update
 from pflego.learning.problem import Problem
-from pflego.weights import Weights, step, weighted_sum
+from pflego.learning.theory import best_rate
+from pflego.weights import Weights, norm, step, weighted_sum
 
 _INVERSE = "inverse rate"  # 1/beta as a client has measured it: the largest counts
 
@@ -39,6 +46,11 @@ class FedSGD(FedAvg):
     epochs: ClassVar[None] = None  # type: ignore[misc]
 
     @property
+    def follows_objectives(self) -> bool:
+        """The gradient is that of the full loss, unless it is of a batch."""
+        return self.batch_size is None
+
+    @property
     def largest(self) -> frozenset[str]:
         """Of inverse rates the server takes the largest."""
         return frozenset([_INVERSE] if self.client_lr == "auto" else [])
@@ -46,15 +58,25 @@ class FedSGD(FedAvg):
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """Send the gradient at the shared model."""
         rate = self.rate_of(problem, shared, list(shared))
-        [batch] = problem.batches(self.batch_size, 1)
-        gradient = problem.gradient(shared, batch)
-        if self.weight_decay:
-            gradient = weighted_sum([(1.0, gradient), (self.weight_decay, shared)])
+        loss = None
+        if now.emphasis is None:
+            [batch] = problem.batches(self.batch_size, 1)
+            gradient = self._with_decay(problem.gradient(shared, batch), shared)
+        else:
+            gradient, loss = self._gradient_and_loss(shared, problem)
+            if self.client_lr == "auto":
+                rate = _emphasised_rate(now.emphasis, rate, self._decayed(now), loss, gradient)
+            gradient = weighted_sum([(now.emphasis.factor(loss), gradient)])
         stepped = step(shared, gradient, rate)
         measured = {
             name: torch.tensor(1 / rate if rate else 0.0, dtype=torch.float64) for name in self.largest
         }
-        return Update(state, {**gradient, **measured}, model=self.personal(shared, stepped, problem))
+        return Update(
+            state,
+            {**gradient, **measured},
+            joint_loss=loss,
+            model=self.personal(shared, stepped, problem),
+        )
 
     def server_step(
         self, now: Round, shared: Weights, server: Weights, aggregate: Weights
@@ -64,5 +86,29 @@ class FedSGD(FedAvg):
             inverse = float(aggregate[_INVERSE])
             rate = 1 / inverse if inverse else 0.0
         else:
-            rate = self.client_lr * self.lr_decay ** (now.number - 1)
+            rate = self.client_lr * self._decayed(now)
         return step(shared, aggregate, rate), server
+
+    def _gradient_and_loss(self, shared: Weights, problem: Problem) -> tuple[Weights, float]:
+        """Compute both over all samples, in one pass each way."""
+        forward = problem.forward(shared)
+        at_head = problem.head_gradient(shared, forward.features)
+        loss = problem.head_loss(shared, forward.features) + self.weight_decay / 2 * norm(shared) ** 2
+        gradient = {**forward.backward(at_head.features), **at_head.head}
+        return self._with_decay(gradient, shared), loss
+
+    def _with_decay(self, gradient: Weights, shared: Weights) -> Weights:
+        return weighted_sum([(1.0, gradient), (self.weight_decay, shared)]) if self.weight_decay else gradient
+
+    def _decayed(self, now: Round) -> float:
+        """Give the part of the first rate that is left in this round."""
+        return self.lr_decay ** (now.number - 1)
+
+
+def _emphasised_rate(
+    emphasis: Emphasis, rate: float, decayed: float, loss: float, gradient: Weights
+) -> float:
+    """Turn the rate for l_i, 1/L in part, into that for phi(l_i)."""
+    if not rate:
+        return rate
+    return decayed * best_rate(emphasis.smoothness(decayed / rate, loss, norm(gradient) ** 2))

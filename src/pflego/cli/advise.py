@@ -110,6 +110,7 @@ def parts(advice: Advice) -> list[RenderableType]:
     return [
         Panel(words, title="advice", title_align="left", padding=(1, 2)),
         _answers(advice),
+        _losers(advice),
         _standings(advice),
         _differences(advice),
         _costs(advice),
@@ -133,6 +134,32 @@ def _answers(advice: Advice) -> Table:
                 str(answer.clients),
             )
     table.caption = CERTAINTY
+    return table
+
+
+def _losers(advice: Advice) -> Table:
+    from pflego.advice.verdict import size
+
+    metric = advice.metric
+    table = _table(
+        "who would lose?",
+        ["better off"],
+        ["clients", "beyond chance", "by at most", "worst tenth", "worst tenth so"],
+    )
+    for losers in advice.losers:
+        table.add_row(
+            losers.otherwise,
+            f"{len(losers.losses)} of {losers.clients}",
+            str(len(losers.clear)),
+            size(max(losers.losses.values(), default=0.0), metric),
+            metric.text(losers.worst_tenth),
+            metric.text(losers.worst_tenth_otherwise),
+        )
+    table.caption = (
+        "Clients that do better alone, or with one model, than in the way to start with. Beyond chance: with signs of "
+        "a client's differences drawn at random, less than 1 in 20 is as bad for it, so up to 1 in 20 clients is "
+        "counted where nobody loses."
+    )
     return table
 
 

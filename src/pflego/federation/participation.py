@@ -214,7 +214,8 @@ def _read(text: str) -> Participation:
             raise
     raise SettingError(
         f"cannot read participation {text!r}: give a number of clients (20), everyone, binomial:0.2, between:4-28, "
-        f"independent:FILE, daily:0.05-0.5, estimated:50:binomial:0.2, or module:Name of a process of your own"
+        f"independent:FILE, independent:table.csv:CLIENT:CHANCE, daily:0.05-0.5, estimated:50:binomial:0.2, "
+        f"or module:Name of a process of your own"
     )
 
 

@@ -9,6 +9,7 @@ import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -92,20 +93,21 @@ class Independent:
     def read(cls, text: str) -> Independent:
         """Make it of what follows independent: in settings: JSON, a file of it or of CSV, or module:function.
 
+        table.csv:CLIENT:CHANCE takes two columns of a table that may have many rows per client.
+
         >>> Independent.read('{"a": 0.2, "b": 1}')
         Independent(of={'a': 0.2, 'b': 1.0})
         """
         if text.startswith("{"):
             return cls(_parsed(text, "JSON"))
         path = Path(text)
-        if path.suffix in (".json", ".csv"):
-            try:
-                content = path.read_text()
-            except OSError as error:
-                raise SettingError(f"participation: cannot read {path}: {error.strerror}") from error
-            if path.suffix == ".json":
-                return cls(_parsed(content, str(path)))
-            return cls(_rows(content, path))
+        if path.suffix == ".json":
+            return cls(_parsed(_content(path), text))
+        if path.suffix == ".csv":
+            return cls(_rows(_content(path), path))
+        table, *columns = text.rsplit(":", 2)
+        if len(columns) == 2 and Path(table).suffix == ".csv":
+            return cls(_of_table(Path(table), *columns))
         function = load_object(text, "participation")
         if not callable(function):
             raise SettingError(f"participation: {text} is no function from a client's id to a probability")
@@ -312,6 +314,44 @@ def _rows(text: str, path: Path) -> dict[str, float]:
                 f"participation: {path} must have two columns, client and probability, not the line {row!r}"
             ) from None
     return chances
+
+
+def _of_table(path: Path, client_column: str, chance_column: str) -> dict[str, float]:
+    """Read a client's probability from a table's rows, in all of which it must be the same."""
+    content = _content(path)
+    delimiter = max(",;\t", key=content.partition("\n")[0].count)
+    rows = csv.reader(StringIO(content), delimiter=delimiter)
+    names = [name.strip() for name in next(rows, [])]
+    for name in (client_column, chance_column):
+        if names.count(name) != 1:
+            raise SettingError(
+                f"participation: {path} must have one column {name!r}; it has {_some(names, most=12)}"
+            )
+    chances: dict[str, float] = {}
+    for row in filter(None, rows):
+        cells = dict(zip(names, row, strict=False))
+        client, written = (cells.get(name, "").strip() for name in (client_column, chance_column))
+        try:
+            p = float(written)
+        except ValueError:
+            raise SettingError(
+                f"participation: {path}, column {chance_column!r}: client {client!r} has {written!r}, no probability"
+            ) from None
+        if chances.setdefault(client, p) != p:
+            raise SettingError(
+                f"participation: {path}, column {chance_column!r}: client {client!r} has both {chances[client]} and "
+                f"{p}; it must have one probability in all its rows"
+            )
+    return chances
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SettingError(f"participation: {path} is not written in UTF-8") from error
+    except OSError as error:
+        raise SettingError(f"participation: cannot read {path}: {error.strerror}") from error
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:

@@ -107,10 +107,10 @@ def train(
         T, the number of rounds.
     participation
         Who takes part in a round: a number, everyone, binomial:0.2, between:4-28; independent:FILE (client ids and
-        probabilities, JSON or CSV), daily:0.05-0.5/24 (clients in time zones), estimated:50:PROCESS (chances that the
-        server only estimates); or module:Name of your own. In Python `Fixed(r)`, `Everyone()`, `Binomial(p)`,
-        `Between(low, high)`, `Independent({id: p})`, `Daily(low, high)`, `Estimated(process)`, or any object with
-        check, expected and draw.
+        probabilities, JSON or CSV; or table.csv:CLIENT:CHANCE, by columns), daily:0.05-0.5/24 (clients in time zones),
+        estimated:50:PROCESS (chances that the server only estimates); or module:Name of your own. In Python
+        `Fixed(r)`, `Everyone()`, `Binomial(p)`, `Between(low, high)`, `Independent({id: p})`, `Daily(low, high)`,
+        `Estimated(process)`, or any object with check, expected and draw.
     population
         Who is a member when, in a simulation: a JSON file with join and leave, each a round by client id, or
         module:function of (seed, round). In Python `Population(join={id: round}, leave={id: round})`. If not given,
@@ -315,7 +315,8 @@ def _check_together(plan: Plan, algorithm: Algorithm) -> None:
     if plan.objective is not None and not algorithm.follows_objectives:
         raise SettingError(
             f"objective={plan.objective} multiplies the gradient of a client's full loss by a function of that loss, "
-            f"and {algorithm.name}, as it is set, sends no such gradient: use pflego, with passes=1 and all samples"
+            f"and {algorithm.name}, as it is set, sends no such gradient: use pflego, with passes=1 and all samples, "
+            "or fedsgd without batch_size"
         )
 
 
