@@ -16,6 +16,8 @@ from pflego.errors import SettingError, UserError
 from pflego.exchange.robust import GeometricMedian, Krum, Median, NormBound, TrimmedMean
 from pflego.weights import Weights, weighted_sum
 
+_WITH_VALUES = {"median", "geometric", "trimmed", "krum", "normbound"}
+
 
 @runtime_checkable
 class Aggregation(Protocol):
@@ -88,6 +90,8 @@ def spelled(rule: Aggregation) -> str:
 
 def _read(text: str) -> Aggregation:
     kind, _, value = text.partition(":")
+    if kind.lower() not in _WITH_VALUES and re.fullmatch(r"[\w.]+:[\w.]+", text):
+        return _guest(text)
     try:
         match kind.lower(), value:
             case "mean", "":
@@ -105,11 +109,10 @@ def _read(text: str) -> Aggregation:
                 return Krum(int(bad), int(best or 1))
             case "normbound", _:
                 return NormBound(float(value) if value else None)
-            case _ if re.fullmatch(r"[\w.]+:[\w.]+", text):
-                return _guest(text)
-    except ValueError as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError as error:
+        raise SettingError(f"aggregation {text!r}: {error}") from error
+    except ValueError:
+        pass
     raise SettingError(
         f"cannot read aggregation {text!r}: give mean, median, trimmed:0.2, krum:2 (or krum:2/5: the mean of the best "
         "five), geometric, normbound, or module:Name of a rule of your own"
