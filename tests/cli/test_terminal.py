@@ -126,7 +126,8 @@ def test_ctrl_c_is_one_line_whenever_it_comes(tmp_path: Path, seconds: float) ->
         os.kill(process.pid, signal.SIGINT)
         try:
             _, errors = process.communicate(timeout=8)
-        except subprocess.TimeoutExpired:  # Python drops what is raised while it finalises an object: press again
+        except subprocess.TimeoutExpired:
+            # Python drops what is raised while it finalises an object: press again
             os.kill(process.pid, signal.SIGINT)
             _, errors = process.communicate(timeout=60)
     assert process.returncode in (130, -signal.SIGINT), errors  # a shell shows 130 for both
