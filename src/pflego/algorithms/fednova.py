@@ -34,7 +34,7 @@ class FedNova(FedAvg):
         """tau steps on a copy of the model; send how far it went, per step, and how many those were."""
         rate = self.rate_of(problem.at(), shared, list(shared))  # before it decays, by as much for everybody
         weights = self.descend(problem, shared, rate=rate)
-        length = rate * self._coefficients(self.steps_of(problem, self.duration))
+        length = rate * self.gradients_counted(self.steps_of(problem, self.duration))
         moved = minus(weights, shared)
         direction = {name: d / length for name, d in moved.items()} if length else moved
         sent = {**direction, _LENGTH: torch.tensor([length, 1.0], dtype=torch.float64)}
@@ -47,11 +47,3 @@ class FedNova(FedAvg):
         total, count = aggregate[_LENGTH].tolist()
         direction = {name: d for name, d in aggregate.items() if name != _LENGTH}
         return step(shared, direction, -total / count if count else 0.0), server
-
-    def _coefficients(self, steps: int) -> float:
-        """Add up how often each gradient counts, itself and in the momentum of later steps."""
-        total = times = 0.0
-        for _ in range(steps):
-            times = self.momentum * times + 1
-            total += times
-        return total

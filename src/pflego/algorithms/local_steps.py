@@ -89,6 +89,14 @@ class LocalSteps(Algorithm):
             return duration
         return duration * ceil(problem.samples / (self.batch_size or problem.samples))
 
+    def gradients_counted(self, steps: int) -> float:
+        """Add up how often each gradient of some steps counts: once, and again in the momentum of later ones."""
+        total = times = 0.0
+        for _ in range(steps):
+            times = self.momentum * times + 1
+            total += times
+        return total
+
     def start_of(self, head: Head) -> HeadInit:
         """Say how a head starts: as given, or as is usual for its kind."""
         if self.head_init is not None:

@@ -57,7 +57,7 @@ class Scaffold(FedAvg):
         steps = self.steps_of(problem, self.duration)
         moved, rate = self._corrected(shared, state, problem, steps)
         start, common, own = _model(shared), of_prefix(_CONTROL, shared), of_prefix(_CONTROL, state)
-        reach = rate * _effective(steps, self.momentum)
+        reach = rate * self.gradients_counted(steps)
         control = {name: own[name] - common[name] + (x - moved[name]) / reach for name, x in start.items()}
         sent = {**minus(moved, start), **with_prefix(_CONTROL, minus(control, own))}
         return Update(with_prefix(_CONTROL, control), sent, model=self.personal(shared, moved, problem))
@@ -93,15 +93,6 @@ class Scaffold(FedAvg):
         rule = Rule(rate, self.momentum, self.weight_decay, slope=correction)
         batches = problem.batches(self.batch_size, steps)
         return take_steps(problem.gradient, start, list(start), batches, rule), rate
-
-
-def _effective(steps: int, momentum: float) -> float:
-    """Sum the weights that steps of momentum give to their gradients: without it, count them."""
-    total = velocity = 0.0
-    for _ in range(steps):
-        velocity = momentum * velocity + 1
-        total += velocity
-    return total
 
 
 def _zeros(weights: Weights) -> Weights:
