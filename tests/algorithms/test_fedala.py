@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import pflego
-from tests.support.reference import World, assert_identical, assert_same_weights, cohorts, world
+from tests.support.reference import assert_identical, assert_same_weights, cohorts, world
 from tests.support.rivals import (
     assert_at,
     assert_weights,
@@ -20,15 +20,9 @@ from tests.support.rivals import (
     old_models,
     part,
 )
+from tests.support.trained import BETA, PLAIN, ROUNDS, SEED, TAU, train
 
-TAU, BETA, ROUNDS, SEED = 7, 0.15, 6, 4
 CHOSEN = cohorts(pflego.Fixed(3), 5, rounds=ROUNDS, seed=SEED)
-PLAIN: dict[str, Any] = {"client_lr": BETA, "head_init": "zeros"}
-
-
-def train(twin: World, algorithm: pflego.Algorithm, **options: Any) -> pflego.Run:
-    options = {"rounds": ROUNDS, "participation": 3, "seed": SEED, **options}
-    return pflego.train(twin.federation, twin.model, algorithm, **options)
 
 
 @pytest.mark.parametrize("labels", ["local", "global"])

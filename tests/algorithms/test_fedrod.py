@@ -31,15 +31,9 @@ from tests.support.rivals import (
     rod_gradients,
     two_heads,
 )
+from tests.support.trained import BETA, PLAIN, ROUNDS, SEED, TAU, train
 
-TAU, BETA, ROUNDS, SEED = 7, 0.15, 6, 4
 CHOSEN = cohorts(pflego.Fixed(3), 5, rounds=ROUNDS, seed=SEED)
-PLAIN: dict[str, Any] = {"client_lr": BETA, "head_init": "zeros"}
-
-
-def train(twin: World, algorithm: pflego.Algorithm, **options: Any) -> pflego.Run:
-    options = {"rounds": ROUNDS, "participation": 3, "seed": SEED, **options}
-    return pflego.train(twin.federation, twin.model, algorithm, **options)
 
 
 def sites(twin: World, labels: str) -> list[Site]:

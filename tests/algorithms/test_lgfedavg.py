@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pflego
-from tests.support.reference import Params, World, assert_identical, assert_same_weights, cohorts, world
+from tests.support.reference import Params, assert_identical, assert_same_weights, cohorts, world
 from tests.support.rivals import (
     NAMES,
     Simulation,
@@ -21,15 +21,9 @@ from tests.support.rivals import (
     own_backbones,
     steps,
 )
+from tests.support.trained import BETA, PLAIN, ROUNDS, SEED, TAU, train
 
-TAU, BETA, ROUNDS, SEED = 7, 0.15, 6, 4
 CHOSEN = cohorts(pflego.Fixed(3), 5, rounds=ROUNDS, seed=SEED)
-PLAIN: dict[str, Any] = {"client_lr": BETA, "head_init": "zeros"}
-
-
-def train(twin: World, algorithm: pflego.Algorithm, **options: Any) -> pflego.Run:
-    options = {"rounds": ROUNDS, "participation": 3, "seed": SEED, **options}
-    return pflego.train(twin.federation, twin.model, algorithm, **options)
 
 
 @pytest.mark.parametrize("labels", ["local", "global"])

@@ -15,7 +15,6 @@ import pflego
 from pflego.federation.draws import Participation
 from tests.support.reference import (
     Params,
-    World,
     assert_identical,
     assert_same_weights,
     cohorts,
@@ -36,14 +35,7 @@ from tests.support.rivals import (
     scaffold_server,
     steps,
 )
-
-TAU, BETA, ROUNDS, SEED = 7, 0.15, 6, 4
-PLAIN: dict[str, Any] = {"client_lr": BETA, "head_init": "zeros"}
-
-
-def train(twin: World, algorithm: pflego.Algorithm, **options: Any) -> pflego.Run:
-    options = {"rounds": ROUNDS, "participation": 3, "seed": SEED, **options}
-    return pflego.train(twin.federation, twin.model, algorithm, **options)
+from tests.support.trained import BETA, PLAIN, ROUNDS, SEED, TAU, train
 
 
 @pytest.mark.parametrize("weighting", ["samples", "equal"])
