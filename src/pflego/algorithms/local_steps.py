@@ -89,6 +89,10 @@ class LocalSteps(Algorithm):
             return duration
         return duration * ceil(problem.samples / (self.batch_size or problem.samples))
 
+    def decayed(self, round_number: int) -> float:
+        """Give what is left of the first rate in a round; outside of rounds, 0, all of it."""
+        return self.lr_decay ** max(0, round_number - 1)
+
     def gradients_counted(self, steps: int) -> float:
         """Add up how often each gradient of some steps counts: once, and again in the momentum of later ones."""
         total = times = 0.0
@@ -194,7 +198,7 @@ class LocalSteps(Algorithm):
         if rate == "auto":
             constant = _smoothness(problem, weights, moving, self.batch_size, on_features, model_at)
             rate = best_rate(constant + mu + self.weight_decay)
-        return rate * self.lr_decay ** max(0, problem.round_number - 1)
+        return rate * self.decayed(problem.round_number)
 
     def head_steps(
         self,
@@ -216,7 +220,7 @@ class LocalSteps(Algorithm):
             constant = problem.head_smoothness(head, features)
             ratio = _roughness(problem, features, constant, self.batch_size)
             rate = best_rate(constant * ratio + self.weight_decay)
-        rate *= self.lr_decay ** max(0, problem.round_number - 1)
+        rate *= self.decayed(problem.round_number)
         if self.batch_size is None and not self.weight_decay:
             descent = Descent(rate, "momentum" if self.momentum else "gd", self.momentum)
             return problem.head_steps(head, features, steps, descent)
