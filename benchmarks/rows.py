@@ -91,25 +91,28 @@ def fedavg_with_gram(repeats: int) -> list[Row]:
 
 
 def fedavg_elsewhere(repeats: int) -> list[Row]:
-    """FedAvg here against FedAvg in other frameworks."""
-    here = rounds(
-        federation(clients=20, samples=600, classes=10), pflego.FedAvg(steps=50, client_lr=0.007), number=1
-    )
+    """FedAvg here against FedAvg in other frameworks, by full batches and by mini-batches."""
+    works = [("MLP, 50 steps", 600, 600, 50, "<= 0.9"), ("MLP, batches of 32", 640, 32, 1, "<= 1.0")]
+    return [
+        _elsewhere(f"FedAvg round here / in {name}: {work}", name, samples, batch, epochs, limit, repeats)
+        for work, samples, batch, epochs, limit in works
+        for name in rivals.RIVALS
+    ]
 
-    def there(name: str, number: int) -> float:
-        """Set it up, if it must be, and measure."""
-        found = rivals.seconds_a_round(name, clients=20, samples=600, classes=10, steps=50, rounds=number)
-        return median(found)
 
-    rows = []
-    for name in rivals.RIVALS:
-        try:
-            measured = median(here() / there(name, 3) for _ in range(min(repeats, 2)))
-            rows.append(Row(f"FedAvg round here / in {name}: MLP, 50 steps", measured, "<= 0.9"))
-        except rivals.Unavailable as error:
-            reason = str(error).splitlines()[-1]
-            rows.append(Row(f"FedAvg round here / in {name}: MLP, 50 steps", None, "<= 0.9", reason))
-    return rows
+def _elsewhere(title: str, name: str, samples: int, batch: int, epochs: int, limit: str, repeats: int) -> Row:
+    """Set a rival up, if it must be, and measure a round of twenty clients there and here."""
+    method = pflego.FedAvg(epochs=epochs, batch_size=batch if batch < samples else None, client_lr=0.007)
+    here = rounds(federation(clients=20, samples=samples, classes=10), method, number=1)
+    sizes = {"clients": 20, "samples": samples, "classes": 10, "batch": batch, "epochs": epochs}
+
+    def there() -> float:
+        return median(rivals.seconds_a_round(name, **sizes, rounds=3))
+
+    try:
+        return Row(title, median(here() / there() for _ in range(min(repeats, 2))), limit)
+    except rivals.Unavailable as error:
+        return Row(title, None, limit, str(error).splitlines()[-1])
 
 
 def convolutional_fedavg(repeats: int) -> list[Row]:

@@ -41,7 +41,8 @@ def seconds_a_round(
     clients: int,
     samples: int,
     classes: int,
-    steps: int,
+    batch: int,
+    epochs: int,
     rounds: int,
     folder: Path = ROOT / ".bench",
 ) -> list[float]:
@@ -55,8 +56,8 @@ def seconds_a_round(
         One of `RIVALS`.
     clients, samples, classes
         An MLP 784-200-`classes`, and clients with so many samples each; all take part.
-    steps
-        Full gradient steps of a client.
+    batch, epochs
+        Samples of a gradient step, and how often a client goes through its own.
     rounds
         How many are timed.
     folder
@@ -67,8 +68,8 @@ def seconds_a_round(
     Unavailable
         If it cannot be set up or run, or if its round is not FedAvg's.
     """
-    sizes = {"clients": clients, "samples": samples, "classes": classes, "steps": steps, "rounds": rounds}
-    options = [f"--{key}={value}" for key, value in sizes.items()]
+    federation = [f"--clients={clients}", f"--samples={samples}", f"--classes={classes}"]
+    options = [*federation, f"--batch={batch}", f"--epochs={epochs}", f"--rounds={rounds}"]
     python = _python(name, folder.resolve())
     script = ["-m", f"benchmarks.rivals.{name}_round", *options]
     outputs = [_run(python, *script, f"--way={way}") for way in WAYS[name]]

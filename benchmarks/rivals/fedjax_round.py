@@ -43,7 +43,7 @@ def seconds_a_round(setting: Setting, way: str) -> list[float]:
         client_optimizer=fedjax.optimizers.sgd(RATE),
         server_optimizer=fedjax.optimizers.sgd(1.0),
         client_batch_hparams=fedjax.ShuffleRepeatBatchHParams(
-            batch_size=setting.samples, num_epochs=setting.steps, skip_shuffle=True
+            batch_size=setting.batch, num_epochs=setting.epochs, skip_shuffle=True
         ),
     )
     keys = jax.random.split(jax.random.PRNGKey(0), setting.clients)

@@ -104,7 +104,9 @@ def worker(setting: Setting) -> None:
         backend=SimulatedBackend(federation, federation, postprocessors=[WeightByDatapoints()]),
         model=model,
         model_train_params=NNTrainHyperParams(
-            local_num_epochs=setting.steps, local_learning_rate=RATE, local_batch_size=None
+            local_num_epochs=setting.epochs,
+            local_learning_rate=RATE,
+            local_batch_size=None if setting.batch >= setting.samples else setting.batch,
         ),
         callbacks=[watch],
         send_metrics_to_platform=False,  # it would print them

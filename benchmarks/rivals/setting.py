@@ -4,7 +4,8 @@
     tau times   w_i <- w_i - beta grad l_i(w_i)
     server      w_{t+1} = sum_i N_i w_i / sum_i N_i
 
-w is an MLP 784-200-K with ReLU, l_i the mean cross-entropy over all samples of client i, tau `steps`, beta `RATE`.
+w is an MLP 784-200-K with ReLU, l_i the mean cross-entropy over the samples of client i, `batch` of them at a time, in
+their order; tau is `epochs` times the number of batches, beta `RATE`.
 Needs NumPy alone: the rivals' environments have no pflego.
 """
 
@@ -31,7 +32,8 @@ class Setting:
     clients: int
     samples: int
     classes: int
-    steps: int
+    batch: int
+    epochs: int
     rounds: int
 
     @classmethod
@@ -66,7 +68,7 @@ class Setting:
             error = float(np.linalg.norm(w - w_1) / np.linalg.norm(w_1 - w_0))
             if not error < TOLERANCE:
                 raise ValueError(
-                    f"{self.steps} full gradient steps and an average lead elsewhere: "
+                    f"{self.epochs} epochs of batches of {self.batch} and an average lead elsewhere: "
                     f"weights of shape {w_0.shape} are off by {error:.1e} of the way"
                 )
 
@@ -74,11 +76,13 @@ class Setting:
         """w_i after tau steps from w_0."""
         w, b, v, c = self.start()
         targets = np.eye(self.classes, dtype=np.float32)[y]
-        for _ in range(self.steps):
-            hidden = np.maximum(x @ w + b, 0)
+        starts = range(0, len(x), self.batch)
+        for part in [slice(start, start + self.batch) for _ in range(self.epochs) for start in starts]:
+            inputs = x[part]
+            hidden = np.maximum(inputs @ w + b, 0)
             odds = np.exp(hidden @ v + c)
-            d_outputs = (odds / odds.sum(1, keepdims=True) - targets) / np.float32(len(x))
+            d_outputs = (odds / odds.sum(1, keepdims=True) - targets[part]) / np.float32(len(inputs))
             d_hidden = d_outputs @ v.T * (hidden > 0)
-            gradients = (x.T @ d_hidden, d_hidden.sum(0), hidden.T @ d_outputs, d_outputs.sum(0))
+            gradients = (inputs.T @ d_hidden, d_hidden.sum(0), hidden.T @ d_outputs, d_outputs.sum(0))
             w, b, v, c = (p - np.float32(RATE) * d for p, d in zip((w, b, v, c), gradients, strict=True))
         return [w, b, v, c]
