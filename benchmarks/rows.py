@@ -104,10 +104,13 @@ def _elsewhere(title: str, name: str, samples: int, batch: int, epochs: int, lim
     """Set a rival up, if it must be, and measure a round of twenty clients there and here."""
     method = pflego.FedAvg(epochs=epochs, batch_size=batch if batch < samples else None, client_lr=0.007)
     here = rounds(federation(clients=20, samples=samples, classes=10), method, number=1)
-    sizes = {"clients": 20, "samples": samples, "classes": 10, "batch": batch, "epochs": epochs}
 
     def there() -> float:
-        return median(rivals.seconds_a_round(name, **sizes, rounds=3))
+        return median(
+            rivals.seconds_a_round(
+                name, clients=20, samples=samples, classes=10, batch=batch, epochs=epochs, rounds=3
+            )
+        )
 
     try:
         return Row(title, median(here() / there() for _ in range(min(repeats, 2))), limit)
