@@ -190,3 +190,23 @@ def test_where_activations_are_large_groups_are_small(backbone: nn.Module) -> No
     problems = Problems(fed, pflego.Model(backbone, features=2))
     groups = LocalEngine(problems, pflego.PFLEGO(), {})._groups(turns(60))
     assert max(len(group) for group in groups) * 20 <= 256
+
+
+def test_compiled_loops_for_a_group_are_those_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 heads of a group go through compiled loops together; what is kept is each client's alone."""
+
+    def trained() -> Run:
+        torch.manual_seed(0)
+        model = pflego.Model(nn.Sequential(nn.Linear(6, 4), nn.Softplus()), features=4)
+        return pflego.train(crowd(), model, pflego.PFLEGO(steps=5, common_head=True), rounds=3)
+
+    together = trained()
+    monkeypatch.setattr(local, "_MANY", CLIENTS + 1)
+    alone = trained()
+    assert_same_weights(together.shared, alone.shared, within=1e-5)
+    for client, state in alone.states.items():
+        assert_same_weights(together.states[client], state, within=1e-4)
+        assert all(w.untyped_storage().nbytes() == w.nbytes for w in together.states[client].values())
+    ours, theirs = together.evaluate(), alone.evaluate()
+    assert [row["accuracy"] for row in ours] == [row["accuracy"] for row in theirs]
+    assert [row["loss"] for row in ours] == pytest.approx([row["loss"] for row in theirs], rel=1e-4)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from math import inf, isfinite
 
 import torch
@@ -20,7 +21,7 @@ from pflego.exchange.round import Update
 from pflego.exchange.transforms import Transform
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import Score
-from pflego.learning.problem import Problem, Problems
+from pflego.learning.problem import Problem, Problems, scores_together
 from pflego.weights import Weights, is_finite, nbytes, to
 
 _SMALL = 256  # clients of at most this many samples go through the backbone together
@@ -78,13 +79,15 @@ class LocalEngine:
     ) -> list[Score]:
         """Try every client's model on its own test data, in the order of the federation; or those of some only."""
 
-        def score(position: int) -> Score:
-            problem = self.problems[position]
-            return problem.test(self.personal(shared, problem, adapt=adapt))
+        def scores(positions: Sequence[int]) -> list[Score]:
+            problems = [self.problems[position] for position in positions]
+            return scores_together(problems, [self.personal(shared, one, adapt=adapt) for one in problems])
 
         tested = range(len(self.problems.federation)) if only is None else only
-        size = self.problems.size(tested)
-        return map_in_threads(score, tested, size=size, device=self.problems.device)
+        groups, size = self._packed(tested), self.problems.size(tested)
+        found = map_in_threads(scores, groups, size=size, device=self.problems.device)
+        by_position = dict(zip(chain(*groups), chain(*found), strict=True))
+        return [by_position[position] for position in tested]
 
     def pool(self, gathered: Gathered) -> Gathered:
         """Return what is given: there is no other process."""
@@ -110,22 +113,30 @@ class LocalEngine:
         )
 
     def _groups(self, turns: Sequence[Turn]) -> list[list[Turn]]:
-        """Put small clients together where there are many. Who is with whom depends on the cohort alone."""
-        sizes = {turn.position: int(self.problems.federation.sizes[turn.position]) for turn in turns}
-        small = [turn for turn in turns if sizes[turn.position] <= _SMALL and not turn.answer]
-        if not self._adds_up or len(small) < _MANY:
+        """Put small clients together, where what they send is added up anyway."""
+        if not self._adds_up:
             return [[turn] for turn in turns]
+        told = {turn.position: turn for turn in turns}
+        alone = [turn.position for turn in turns if turn.answer]
+        groups = self._packed([turn.position for turn in turns if not turn.answer])
+        return [[told[position] for position in group] for group in [*([one] for one in alone), *groups]]
+
+    def _packed(self, positions: Sequence[int]) -> list[list[int]]:
+        """Put small clients together where there are many. Who is with whom depends on who is there alone."""
+        sizes = {position: int(self.problems.federation.sizes[position]) for position in positions}
+        small = [position for position in positions if sizes[position] <= _SMALL]
+        if len(small) < _MANY:
+            return [[position] for position in positions]
         model = self.problems.model
         most = min(_TOGETHER, _WORK / max(1, sum(model.sizes.values())), _SMALL if model.slice else inf)
-        chosen = {turn.position for turn in small}
-        groups = [[turn] for turn in turns if turn.position not in chosen]
+        groups = [[position] for position in positions if sizes[position] > _SMALL]
         room = 0.0
-        for turn in small:
-            if sizes[turn.position] > room:
+        for position in small:
+            if sizes[position] > room:
                 groups.append([])
                 room = most
-            groups[-1].append(turn)
-            room -= sizes[turn.position]
+            groups[-1].append(position)
+            room -= sizes[position]
         return groups
 
     @property
@@ -144,10 +155,7 @@ class LocalEngine:
                 [turn.now for turn in turns], shared, states, problems, [turn.weight for turn in turns]
             )
             seconds = time.perf_counter() - start
-            outcomes = [
-                self._outcome(shared, turn, problem, update, None, sent=summed)
-                for turn, problem, update in zip(turns, problems, updates, strict=True)
-            ]
+            outcomes = self._outcomes(shared, turns, problems, updates, summed)
             if all(outcome.finite for outcome in outcomes):
                 return _Done(outcomes, summed, (threading.get_ident(), seconds))
         alone = [self._alone(turn, shared) for turn in turns]  # also to see whose fault it is
@@ -162,7 +170,8 @@ class LocalEngine:
         update = self.algorithm.client_update(turn.now, received, state, problem)
         sent = self._transformed(update.contribution, turn)
         seconds = time.perf_counter() - start
-        return self._outcome(received, turn, problem, update, sent, sent=sent), seconds
+        [outcome] = self._outcomes(received, [turn], [problem], [update], sent)
+        return replace(outcome, contribution=sent), seconds
 
     def _problem(self, turn: Turn) -> Problem:
         return self.problems[turn.position].at(turn.now.seed, turn.now.number)
@@ -182,47 +191,83 @@ class LocalEngine:
             sent = dict(done)
         return {**sent, **{name: tensor for name, tensor in contribution.items() if name in names}}
 
-    def _outcome(
+    def _outcomes(
         self,
         shared: Weights,
-        turn: Turn,
-        problem: Problem,
-        update: Update,
-        contribution: Weights | None,
-        *,
+        turns: Sequence[Turn],
+        problems: Sequence[Problem],
+        updates: Sequence[Update],
         sent: Weights,
-    ) -> Outcome:
-        """Look at what a client has come to; `sent` is its contribution, or the sum that it is in."""
-        check_names(update.metrics)
-        metrics: dict[str, Metric] = {
-            "forward_passes": largest(problem.forward_passes),
-            "backward_passes": largest(problem.backward_passes),
-        }
-        if turn.now.emphasis is not None and update.joint_loss is not None:
-            metrics[JOINT_LOSS] = mean(update.joint_loss, turn.now.alpha)
-        finite = is_finite(sent) and is_finite(update.state)
-        finite = finite and all(isfinite(metric.total) for metric in update.metrics.values())
+    ) -> list[Outcome]:
+        """Look at what clients have come to; `sent` is the sum of their contributions, or that of the only one."""
+        sound, size = is_finite(sent), nbytes(sent)
+        models: list[Weights] = []
+        losses: list[float] = [0.0] * len(turns)
         if self.evaluate:
-            weights = update.model or self.algorithm.personal(shared, update.state, problem)
-            loss = problem.loss(weights) if update.loss is None else update.loss
-            finite = finite and isfinite(loss)
-            if finite:
-                score = problem.test(weights)
-                metrics["loss"] = mean(loss, turn.now.alpha)
-                metrics["test"] = Metric(score.score, "mean", score.samples)
-                if self.training:
-                    score = problem.test_on_training_data(weights)
-                    metrics["training"] = Metric(score.score, "mean", score.samples)
-        return Outcome(
-            turn.position,
-            problem.client.id,
-            problem.samples,
-            state=to(update.state, torch.device("cpu")),
-            metrics={**update.metrics, **metrics} if finite else metrics,
-            contribution=contribution,
-            bytes_up=nbytes(sent),
-            finite=finite,
-        )
+            models = [
+                update.model or self.algorithm.personal(shared, update.state, problem)
+                for update, problem in zip(updates, problems, strict=True)
+            ]
+            losses = [
+                problem.loss(model) if update.loss is None else update.loss
+                for problem, model, update in zip(problems, models, updates, strict=True)
+            ]
+        finite = [
+            sound and isfinite(loss) and is_finite(update.state) and _all_finite(update.metrics)
+            for loss, update in zip(losses, updates, strict=True)
+        ]
+        seen: list[dict[str, Metric]] = [{} for _ in turns]
+        if self.evaluate and all(finite):
+            seen = self._seen(turns, problems, models, losses)
+        return [
+            Outcome(
+                turn.position,
+                problem.client.id,
+                problem.samples,
+                state=to(update.state, torch.device("cpu")),
+                metrics={**(update.metrics if fine else {}), **_measured(turn, problem, update), **looked},
+                contribution=None,
+                bytes_up=size,
+                finite=fine,
+            )
+            for turn, problem, update, fine, looked in zip(
+                turns, problems, updates, finite, seen, strict=True
+            )
+        ]
+
+    def _seen(
+        self,
+        turns: Sequence[Turn],
+        problems: Sequence[Problem],
+        models: Sequence[Weights],
+        losses: Sequence[float],
+    ) -> list[dict[str, Metric]]:
+        """Try clients' models on their own data."""
+        seen = [
+            {"loss": mean(loss, turn.now.alpha), "test": Metric(score.score, "mean", score.samples)}
+            for turn, loss, score in zip(turns, losses, scores_together(problems, models), strict=True)
+        ]
+        if self.training:
+            for metrics, problem, model in zip(seen, problems, models, strict=True):
+                score = problem.test_on_training_data(model)
+                metrics["training"] = Metric(score.score, "mean", score.samples)
+        return seen
+
+
+def _measured(turn: Turn, problem: Problem, update: Update) -> dict[str, Metric]:
+    """Say how much a client did, and where it stood."""
+    check_names(update.metrics)
+    metrics = {
+        "forward_passes": largest(problem.forward_passes),
+        "backward_passes": largest(problem.backward_passes),
+    }
+    if turn.now.emphasis is not None and update.joint_loss is not None:
+        metrics[JOINT_LOSS] = mean(update.joint_loss, turn.now.alpha)
+    return metrics
+
+
+def _all_finite(metrics: Mapping[str, Metric]) -> bool:
+    return all(isfinite(metric.total) for metric in metrics.values())
 
 
 def busiest(work: Iterable[Busy]) -> float:

@@ -359,11 +359,16 @@ class Problem:
         """Look at the result on the data that it learned from, which is not counted either."""
         return self._score(weights, self.client.x_train, self.client.y_train)
 
-    @torch.no_grad()
     def _score(self, weights: Weights, x: Tensor, y: Tensor) -> Score:
         if len(x) == 0:
             return Score(0, None, 0.0)
         features, targets = self._seen(weights, x, y)
+        return self._score_of(weights, features, targets)
+
+    @torch.no_grad()
+    def _score_of(self, weights: Weights, features: Tensor, targets: Tensor) -> Score:
+        if len(features) == 0:
+            return Score(0, None, 0.0)
         z = self.head.outputs(weights, features)
         loss = float(self.task.loss(z, targets)) if self.task.known(targets) else nan
         return Score(len(z), loss if isfinite(loss) else None, float(self.task.scores(z, targets).sum()))
@@ -391,6 +396,23 @@ class Problem:
     def in_slices(self, x: Tensor) -> Iterator[Tensor]:
         """Prepare samples for the backbone, a slice at a time."""
         return (self.model.prepare(part, self.device) for part in _pieces(x, self.slice or len(x)))
+
+
+@torch.no_grad()
+def scores_together(problems: Sequence[Problem], models: Sequence[Weights]) -> list[Score]:
+    """Look at several clients' results on their test data: in one pass, where all have the same backbone."""
+    first, names = problems[0], [*problems[0].model.names, *problems[0].model.statistics]
+    if len(problems) == 1 or any(model[name] is not models[0][name] for model in models for name in names):
+        return [problem.test(model) for problem, model in zip(problems, models, strict=True)]
+    x = torch.cat([problem.client.x_test for problem in problems])
+    if len(x) == 0:
+        return [Score(0, None, 0.0) for _ in problems]
+    features = torch.cat([first.model.phi(models[0], inputs) for inputs in first.in_slices(x)])
+    parts = torch.split(features, [len(problem.client.x_test) for problem in problems])
+    return [
+        problem._score_of(model, part, problem._targets(problem.client.y_test))
+        for problem, model, part in zip(problems, models, parts, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

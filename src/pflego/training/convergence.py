@@ -23,6 +23,7 @@ from pflego.errors import SettingError
 from pflego.exchange.round import Round
 from pflego.federation.draws import Participation, expected
 from pflego.federation.roster import Federation
+from pflego.learning.head_group import HeadGroup
 from pflego.learning.model import Model
 from pflego.learning.problem import Problem, Problems
 from pflego.learning.theory import corollary_bound, corollary_rate
@@ -138,7 +139,7 @@ def _smoothness(algorithm: PFLEGO, problems: Problems, shared: Weights, states: 
     rates = replace(algorithm, server_lr="auto", server_optimizer="sgd").rates
 
     def constant(problem: Problem, state: Weights) -> float:
-        work = algorithm.heads.fit(shared, state, problem, problem.features(shared))
+        [work] = algorithm.heads.fit(shared, [state], HeadGroup([problem], problem.features(shared)))
         return float(rates.measure(Round(1), problem, algorithm.heads, shared, work, None)[SMOOTHNESS])
 
     return max(constant(problems[position], state) for position, state in enumerate(states))

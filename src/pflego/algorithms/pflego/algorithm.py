@@ -38,6 +38,7 @@ from pflego.errors import ModelError, SettingError
 from pflego.exchange.metrics import total
 from pflego.exchange.round import Round, Update
 from pflego.learning.forward import ForwardPass
+from pflego.learning.head_group import HeadGroup
 from pflego.learning.heads import HeadInit, is_head
 from pflego.learning.heads.rules import Rule
 from pflego.learning.model import Model
@@ -197,37 +198,40 @@ class PFLEGO(Algorithm):
         alone = [problem.some(self.sample, "samples of the head") for problem in problems]
         problems = [problem.some(self.sample, "samples of the joint step") for problem in problems]
         forward = ForwardPass(problems, shared)
-        features = torch.split(forward.features, [problem.samples for problem in problems])  # (N_i, M) each
-        work = [
-            heads.fit(shared, state, own, phi if own is problem else own.features(shared))
-            for own, problem, state, phi in zip(alone, problems, states, features, strict=True)
-        ]
-        joint = [
-            problem.head_gradient(w.head, phi)
-            for problem, w, phi in zip(problems, work, features, strict=True)
-        ]
-        losses, factors = zip(*map(emphasised, turns, problems, work, features), strict=True)
+        group = HeadGroup(problems, forward.features)
+        seen = group if self.sample is None else _features_of(alone, group, shared)  # by the heads' own steps
+        work = heads.fit(shared, states, seen)
+        joint = group.gradient([w.head for w in work])
+        losses, factors = zip(*map(emphasised, turns, problems, work, group.parts), strict=True)
         weights = [weight * factor for weight, factor in zip(weights, factors, strict=True)]
         slopes = [j.features if a == 1 else j.features * a for j, a in zip(joint, weights, strict=True)]
         contribution = forward.backward(slopes[0] if len(slopes) == 1 else torch.cat(slopes))
         contribution |= self.parts.contribution(shared, [j.head for j in joint], problems, weights)
-        updates, constants = [], []
-        for now, problem, phi, w, j, at, factor in zip(
-            turns, problems, features, work, joint, losses, factors, strict=True
-        ):
-            constants.append(rates.measure(now, problem, heads, shared, w, at))
-            rate = rates.last(now, shared) * factor
-            head = last_step(problem, w, phi, j.head, rate)
-            metrics = rates.metrics(w.descent, rate, steps=self.steps - 1)
-            updates.append(
-                Update(
-                    heads.kept(shared, head, problem),
-                    loss=problem.head_loss(head, phi) if problem.whole else None,
-                    joint_loss=at,
-                    model=None if heads.moves_own else {**shared, **head},
-                    metrics={"fallbacks": total(w.fallbacks), **metrics},
-                )
+        constants = [
+            rates.measure(now, problem, heads, shared, w, at)
+            for now, problem, w, at in zip(turns, problems, work, losses, strict=True)
+        ]
+        last = [rates.last(now, shared) * factor for now, factor in zip(turns, factors, strict=True)]
+        ended = [
+            last_step(problem, w, phi, j.head, rate)
+            for problem, w, phi, j, rate in zip(problems, work, group.parts, joint, last, strict=True)
+        ]
+        after = group.loss(ended)
+        updates = [
+            Update(
+                heads.kept(shared, head, problem),
+                loss=loss if problem.whole else None,
+                joint_loss=at,
+                model=None if heads.moves_own else {**shared, **head},
+                metrics={
+                    "fallbacks": total(w.fallbacks),
+                    **rates.metrics(w.descent, rate, steps=self.steps - 1),
+                },
             )
+            for problem, head, loss, at, w, rate in zip(
+                problems, ended, after, losses, work, last, strict=True
+            )
+        ]
         return updates, contribution | rates.largest_heard(constants)
 
     def server_step(
@@ -273,6 +277,14 @@ class PFLEGO(Algorithm):
             return None
         fitted = self.personal(shared, self.adapt(shared, state, problem), problem)
         return self.rates.warn(now, fitted, problem)
+
+
+def _features_of(alone: Sequence[Problem], group: HeadGroup, shared: Weights) -> HeadGroup:
+    """Pass those samples through the backbone that are not in the group's features already."""
+    known = zip(alone, group.problems, group.parts, strict=True)
+    return HeadGroup(
+        alone, torch.cat([phi if own is there else own.features(shared) for own, there, phi in known])
+    )
 
 
 def _divided(shared: Weights, state: Weights, problem: Problem) -> tuple[Weights, Weights, Weights]:

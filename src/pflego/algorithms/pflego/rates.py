@@ -107,9 +107,9 @@ class Rates:
                 "client_lr='auto' is no rate for Adam, whose steps do not grow with the gradient: give one"
             )
 
-    def descent(self, problem: Problem, head: Weights, features: Tensor, anchor: Weights | None) -> Descent:
-        """Say how a client's head goes downhill in this round, and the most its last step may be."""
-        smoothness = problem.head_smoothness(head, features) + self.decay
+    def descent(self, constant: float, anchor: Weights | None) -> Descent:
+        """Say how a head with the constant L_i goes downhill in this round, and the most its last step may be."""
+        smoothness = constant + self.decay
         follows, best = self.client == "auto", best_rate(smoothness)
         capped = not self.exact and (follows or self.joint == "auto")
         return Descent(

@@ -10,11 +10,13 @@ of the rate, twice, and then given up for the old head.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from torch import Tensor
 
+from pflego.learning.head_group import HeadGroup
 from pflego.learning.heads import Descent
 from pflego.learning.heads.downhill import step_downhill, steps_downhill
 from pflego.learning.problem import Problem
@@ -33,13 +35,28 @@ class HeadWork:
 
 
 def guarded_steps(
-    problem: Problem, head: Weights, features: Tensor, steps: int, descent: Descent
-) -> HeadWork:
+    group: HeadGroup, heads: Sequence[Weights], steps: int, descents: Sequence[Descent]
+) -> list[HeadWork]:
     """Take head steps that do not end above the loss they began with."""
+    if all(
+        _goes_downhill(problem, descent) for problem, descent in zip(group.problems, descents, strict=True)
+    ):
+        return list(map(HeadWork, group.descend(heads, steps, descents), descents))
+    return [
+        _guarded(problem, head, features, steps, descent)
+        for problem, head, features, descent in zip(group.problems, heads, group.parts, descents, strict=True)
+    ]
+
+
+def _goes_downhill(problem: Problem, descent: Descent) -> bool:
+    """Tell whether steps are let go as they are."""
+    careful = descent.follows_curvature and not problem.head.smooth_everywhere
+    return descent.rule == "gd" and not careful
+
+
+def _guarded(problem: Problem, head: Weights, features: Tensor, steps: int, descent: Descent) -> HeadWork:
     if descent.rule == "gd":
-        careful = descent.follows_curvature and not problem.head.smooth_everywhere
-        go = steps_downhill if careful else Problem.head_steps
-        return HeadWork(go(problem, head, features, steps, descent), descent)
+        return HeadWork(steps_downhill(problem, head, features, steps, descent), descent)
     before = problem.head_objective(head, features, descent)
     for attempt in range(_AGAIN + 1):
         slower = replace(descent, rate=descent.rate / 10**attempt)

@@ -26,6 +26,7 @@ from pflego.algorithms.pflego.rates import moving
 from pflego.algorithms.pflego.safeguard import HeadWork
 from pflego.exchange.metrics import total
 from pflego.exchange.round import Update
+from pflego.learning.head_group import HeadGroup
 from pflego.learning.heads import is_head
 from pflego.learning.problem import Problem
 from pflego.weights import Weights, minus, plus, step, weighted_sum
@@ -64,7 +65,7 @@ def several_passes(algorithm: PFLEGO, shared: Weights, state: Weights, problem: 
     here, rate, fallbacks = moving(shared), inf, 0
     for number in range(algorithm.passes):
         forward = problem.forward(here)
-        work = heads.fit(here, state, problem, forward.features)
+        [work] = heads.fit(here, [state], HeadGroup([problem], forward.features))
         own = parts.own(here, work.head, problem)
         if number == 0:
             rate = rates.local_rate(problem, heads, here, work.head)

@@ -11,13 +11,13 @@ held where they are: P's Hessian is that less a positive semidefinite term.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
 from pflego.algorithms.pflego.safeguard import HeadWork
+from pflego.learning.head_group import HeadGroup
 from pflego.learning.heads import Descent
 from pflego.learning.heads.solve import solve_head
 from pflego.learning.problem import Problem
@@ -41,13 +41,19 @@ class SolvedHeads:
         """Solve for the head that belongs to the present theta, unless several passes have made one already."""
         if state:
             return self.parts.whole(shared, state, problem)
-        return self.fit(shared, state, problem, problem.forward(shared).features).head
+        [work] = self.fit(shared, [state], HeadGroup([problem], problem.forward(shared).features))
+        return work.head
 
-    def fit(self, shared: Weights, state: Weights, problem: Problem, features: Tensor) -> HeadWork:
-        """Solve for the head that belongs to features."""
-        anchor = self.parts.anchor(shared, problem)
-        head = solve_head(problem, features, self.decay, anchor)
-        return HeadWork(head, Descent(rate=0.0, decay=self.decay, anchor=anchor, limit=0.0))
+    def fit(self, shared: Weights, states: Sequence[Weights], group: HeadGroup) -> list[HeadWork]:
+        """Solve for the heads that belong to features."""
+        anchors = [self.parts.anchor(shared, problem) for problem in group.problems]
+        return [
+            HeadWork(
+                solve_head(problem, features, self.decay, anchor),
+                Descent(rate=0.0, decay=self.decay, anchor=anchor, limit=0.0),
+            )
+            for problem, features, anchor in zip(group.problems, group.parts, anchors, strict=True)
+        ]
 
     def kept(self, shared: Weights, head: Weights, problem: Problem) -> Weights:
         """Return nothing: a client keeps no state."""

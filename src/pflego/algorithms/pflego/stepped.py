@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
-
-from torch import Tensor
 
 from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
 from pflego.algorithms.pflego.rates import Rates
 from pflego.algorithms.pflego.safeguard import HeadWork, guarded_steps
+from pflego.learning.head_group import HeadGroup
 from pflego.learning.heads.fit import fit_head
 from pflego.learning.problem import Problem
 from pflego.weights import Weights
@@ -33,11 +33,15 @@ class SteppedHeads:
         """Return the head that a client's outputs come from."""
         return self.parts.whole(shared, state, problem)
 
-    def fit(self, shared: Weights, state: Weights, problem: Problem, features: Tensor) -> HeadWork:
-        """Take tau - 1 steps."""
-        head = self.parts.whole(shared, state, problem)
-        descent = self.rates.descent(problem, head, features, self.parts.anchor(shared, problem))
-        return guarded_steps(problem, head, features, self.steps, descent)
+    def fit(self, shared: Weights, states: Sequence[Weights], group: HeadGroup) -> list[HeadWork]:
+        """Take tau - 1 steps on every head."""
+        whole, problems = self.parts.whole, group.problems
+        heads = [whole(shared, state, problem) for state, problem in zip(states, problems, strict=True)]
+        descents = [
+            self.rates.descent(constant, self.parts.anchor(shared, problem))
+            for constant, problem in zip(group.smoothness(heads), problems, strict=True)
+        ]
+        return guarded_steps(group, heads, self.steps, descents)
 
     def kept(self, shared: Weights, head: Weights, problem: Problem) -> Weights:
         """Return the part of a head that the client keeps."""
@@ -45,7 +49,7 @@ class SteppedHeads:
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Take tau - 1 steps against the present theta."""
-        work = self.fit(shared, state, problem, problem.forward(shared).features)
+        [work] = self.fit(shared, [state], HeadGroup([problem], problem.forward(shared).features))
         return self.kept(shared, work.head, problem)
 
     def welcome(self, shared: Weights, state: Weights, problem: Problem, steps: int | None) -> Weights:

@@ -16,6 +16,8 @@ from numba import njit
 
 Matrix = npt.NDArray[np.float32]
 Vector = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.float64]  # one for each client
+Places = npt.NDArray[np.int64]  # where each client's part begins, and the last one ends
 
 _BLOCK = 32  # samples; with 200 features 26 kB
 _compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract", "arcp"})
@@ -123,6 +125,76 @@ def largest_eigenvalue(features: Matrix, vector: Vector, iterations: int) -> flo
             now[0, c] = after[0, c] / n
         size = _norm(now)
     return float(size)
+
+
+@_compiled
+def softmax_steps_of_each(
+    heads: Matrix,
+    rows: Places,
+    features: Matrix,
+    samples: Places,
+    labels: Vector,
+    anchors: Matrix,
+    steps: int,
+    rates: Numbers,
+    decays: Numbers,
+) -> None:
+    """Take steps on the heads of several clients, in place.
+
+    Client i has the rows from rows[i] to rows[i + 1] of heads and anchors, and the features from samples[i] on.
+    """
+    begin = 0
+    for i in range(len(rates)):
+        own, phi = heads[rows[i] : rows[i + 1]], features[samples[i] : samples[i + 1]]
+        end = begin + len(phi) * len(own)
+        anchor = anchors[rows[i] : rows[i + 1]] if decays[i] else own
+        wanted = labels[begin:end].reshape(len(phi), len(own))
+        softmax_steps(own, phi, wanted, anchor, steps, rates[i], decays[i])
+        begin = end
+
+
+@_compiled
+def softmax_gradients(
+    heads: Matrix,
+    rows: Places,
+    features: Matrix,
+    samples: Places,
+    labels: Vector,
+    at_features: Matrix,
+    gradients: Matrix,
+    losses: Numbers,
+) -> None:
+    """Write the losses and gradients of several clients."""
+    begin = 0
+    for i in range(len(losses)):
+        own, phi = heads[rows[i] : rows[i + 1]], features[samples[i] : samples[i + 1]]
+        end = begin + len(phi) * len(own)
+        wanted = labels[begin:end].reshape(len(phi), len(own))
+        slopes, gradient = at_features[samples[i] : samples[i + 1]], gradients[rows[i] : rows[i + 1]]
+        losses[i] = softmax_gradient(own, phi, wanted, slopes, gradient)
+        begin = end
+
+
+@_compiled
+def softmax_losses(
+    heads: Matrix, rows: Places, features: Matrix, samples: Places, labels: Vector, losses: Numbers
+) -> None:
+    """Write the losses of several clients."""
+    begin = 0
+    for i in range(len(losses)):
+        own, phi = heads[rows[i] : rows[i + 1]], features[samples[i] : samples[i + 1]]
+        end = begin + len(phi) * len(own)
+        losses[i] = softmax_loss(own, phi, labels[begin:end].reshape(len(phi), len(own)))
+        begin = end
+
+
+@_compiled
+def largest_eigenvalues(
+    features: Matrix, samples: Places, vector: Vector, iterations: int, found: Numbers
+) -> None:
+    """Write the estimates for several clients."""
+    for i in range(len(found)):
+        found[i] = largest_eigenvalue(features[samples[i] : samples[i + 1]], vector, iterations)
 
 
 @_compiled

@@ -89,7 +89,7 @@ class LinearHead:
     def gradient(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> HeadGradient:
         """Compute loss and joint gradient, in closed form."""
         head = weights[HEAD]
-        if kernel := _kernel(head, task):
+        if kernel := compiled_loops(head, task):
             gradient = torch.empty(head.shape)
             at_features = torch.empty(features.shape)
             loss = kernel.softmax_gradient(
@@ -104,7 +104,7 @@ class LinearHead:
     def loss(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:
         """Compute the loss at this head."""
         head = weights[HEAD]
-        if kernel := _kernel(head, task):
+        if kernel := compiled_loops(head, task):
             return float(kernel.softmax_loss(*_arrays(head, _like(features, head), targets)))
         return float(task.loss(self.outputs(weights, features), targets))
 
@@ -115,7 +115,7 @@ class LinearHead:
         head = weights[HEAD].clone(memory_format=torch.contiguous_format)
         if steps == 0:
             return {HEAD: head}
-        if descent.rule == "gd" and (kernel := _kernel(head, task)):
+        if descent.rule == "gd" and (kernel := compiled_loops(head, task)):
             anchor = head  # without decay there is no pull
             if descent.decay:
                 anchor = (descent.anchor or {}).get(HEAD, torch.zeros_like(head))
@@ -140,7 +140,7 @@ class LinearHead:
     def smoothness(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:
         """c lambda_max(Phi^T Phi / n): the same at every head."""
         features = _like(features, weights[HEAD])
-        if kernel := _kernel(features):
+        if kernel := compiled_loops(features):
             first = first_vector(self.features + 1)[None]
             return task.curvature * float(kernel.largest_eigenvalue(*_arrays(features, first), ITERATIONS))
         return head_smoothness(features, task)
@@ -157,7 +157,7 @@ class LinearHead:
         return layer
 
 
-def _kernel(numbers: Tensor, task: Task = Classification()) -> ModuleType | None:
+def compiled_loops(numbers: Tensor, task: Task = Classification()) -> ModuleType | None:
     """Return the compiled loops, if they are there and made for such numbers and such a task."""
     fits = numbers.dtype == torch.float32 and numbers.is_cpu
     return _load_kernel() if fits and isinstance(task, Classification) and not _plain.get() else None
