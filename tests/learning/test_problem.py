@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 import pflego
+from pflego.learning.forward import ForwardPass
 from pflego.learning.problem import Problem, Problems, Streaming
 from tests.support.reference import distance, gradients, world
 
-both_memories = pytest.mark.parametrize("memory", ["keep", "recompute"])
+both_memories = pytest.mark.parametrize("memory", ["unlimited", 0], ids=["keep", "recompute"])
 
 
 def bytes_world() -> tuple[pflego.Federation, pflego.Model]:
@@ -31,15 +32,17 @@ def bytes_world() -> tuple[pflego.Federation, pflego.Model]:
 
 
 def problem(
-    federation: pflego.Federation, model: pflego.Model, slice_size: int | None, memory: str
+    federation: pflego.Federation, model: pflego.Model, slice_size: int | None, memory: str | float
 ) -> Problem:
-    return Problems(federation, model, streaming=Streaming(slice_size, memory))[0]  # type: ignore[arg-type]
+    return Problems(federation, model, streaming=Streaming(slice_size, memory))[0]
 
 
 @both_memories
 @pytest.mark.parametrize("slice_size", [None, 1, 3, 7, 12], ids=str)
 @pytest.mark.parametrize("regression", [False, True], ids=["classification", "regression"])
-def test_a_gradient_in_slices_is_the_gradient(regression: bool, slice_size: int | None, memory: str) -> None:
+def test_a_gradient_in_slices_is_the_gradient(
+    regression: bool, slice_size: int | None, memory: str | float
+) -> None:
     twin = world(regression=regression)  # its first client has 7 samples
     W = np.random.default_rng(1).normal(size=twin.heads[0].shape)
     part = problem(twin.federation, twin.model, slice_size, memory)
@@ -52,11 +55,11 @@ def test_a_gradient_in_slices_is_the_gradient(regression: bool, slice_size: int 
 
 @both_memories
 @pytest.mark.parametrize("slice_size", [1, 3, 13, 18])
-def test_bytes_in_slices_give_the_same_gradient(slice_size: int, memory: str) -> None:
+def test_bytes_in_slices_give_the_same_gradient(slice_size: int, memory: str | float) -> None:
     federation, model = bytes_world()
     head = torch.from_numpy(np.random.default_rng(1).normal(size=(3, 6)))
     weights = {**model.weights(), "head": head}
-    whole = problem(federation, model, None, "keep").gradient(weights)
+    whole = problem(federation, model, None, "unlimited").gradient(weights)
     for name, found in problem(federation, model, slice_size, memory).gradient(weights).items():
         assert distance(found, whole[name].numpy()) < 1e-12
 
@@ -64,7 +67,7 @@ def test_bytes_in_slices_give_the_same_gradient(slice_size: int, memory: str) ->
 @both_memories
 @pytest.mark.parametrize("slice_size", [1, 3, 12, 32])
 @pytest.mark.parametrize("data", ["floats", "bytes"])
-def test_a_run_in_slices_is_the_same_run(data: str, slice_size: int, memory: str) -> None:
+def test_a_run_in_slices_is_the_same_run(data: str, slice_size: int, memory: str | float) -> None:
     twin = world()
     federation, model = (twin.federation, twin.model) if data == "floats" else bytes_world()
     algorithm = pflego.PFLEGO(steps=4, client_lr=0.1, server_lr=0.05, server_optimizer="sgd")
@@ -75,7 +78,7 @@ def test_a_run_in_slices_is_the_same_run(data: str, slice_size: int, memory: str
         algorithm,
         rounds=4,
         slice_size=slice_size,
-        memory=memory,  # type: ignore[arg-type]
+        memory=memory,
     )
     for name, w in whole.shared.items():
         assert distance(sliced.shared[name], w.numpy()) < 1e-12
@@ -84,17 +87,17 @@ def test_a_run_in_slices_is_the_same_run(data: str, slice_size: int, memory: str
     for mine, theirs in zip(sliced.history, whole.history, strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-12)
         assert mine["participants_accuracy"] == theirs["participants_accuracy"]
-        assert mine["forward_passes"] == (2 if memory == "recompute" else 1)
+        assert mine["forward_passes"] == (1 if memory else 2)
         assert mine["backward_passes"] == 1
     assert [row["loss"] for row in sliced.evaluate()] == pytest.approx(
         [row["loss"] for row in whole.evaluate()], rel=1e-12
     )
 
 
-@pytest.mark.parametrize(("memory", "passes"), [("keep", (1, 1)), ("recompute", (2, 1))])
+@pytest.mark.parametrize(("memory", "passes"), [("unlimited", (1, 1)), (0, (2, 1))])
 @pytest.mark.parametrize("slice_size", [None, 3], ids=str)
 def test_passes_are_counted_over_all_samples(
-    slice_size: int | None, memory: str, passes: tuple[int, int]
+    slice_size: int | None, memory: str | float, passes: tuple[int, int]
 ) -> None:
     twin = world()
     part = problem(twin.federation, twin.model, slice_size, memory)
@@ -124,14 +127,17 @@ class Watched(nn.Module):
 
 
 @both_memories
-def test_no_more_than_a_slice_is_in_the_backbone_at_a_time(memory: str) -> None:
+def test_no_more_than_a_slice_is_in_the_backbone_at_a_time(memory: str | float) -> None:
     twin = world()
     backbone = Watched(twin.model.backbone)
     part = problem(twin.federation, pflego.Model(backbone, features=4), 3, memory)
     weights = {**part.model.weights(), "head": torch.zeros(2, 5, dtype=torch.float64)}
+    assert part.kept.size == 3
+    assert backbone.sizes == ([] if memory else [3])  # what a sample takes up is measured once
+    backbone.sizes.clear()
     forward = part.forward(weights)
     forward.backward(torch.ones_like(forward.features))
-    there = [3, 3, 1] if memory == "keep" else [3, 3, 1, 3, 3, 1]
+    there = [3, 3, 1] if memory else [3, 3, 1, 3, 3, 1]
     assert backbone.sizes == there
     part.gradient(weights)
     part.loss(weights)
@@ -139,10 +145,32 @@ def test_no_more_than_a_slice_is_in_the_backbone_at_a_time(memory: str) -> None:
     assert backbone.sizes == [*there, 3, 3, 1, 3, 3, 1, 3, 1]
 
 
+@pytest.mark.parametrize("clients", [1, 2])
+def test_what_fits_is_kept_and_the_rest_is_computed_again(clients: int) -> None:
+    """A budget for the activations of three samples saves the second pass of just those."""
+    twin = world()
+
+    def problems(memory: str | float) -> list[Problem]:
+        all_of_them = Problems(twin.federation, twin.model, streaming=Streaming(1, memory))
+        return [all_of_them[place] for place in range(clients)]
+
+    free = problems("unlimited")
+    samples, each = sum(one.samples for one in free), twin.model.activation_bytes(free[0].x[:1])
+    besides = 4 * 8 * (samples * twin.model.features + sum(twin.model.sizes.values())) + 1.5 * each
+    held = problems(besides + 3 * each)
+    weights = twin.model.weights()
+    slopes = torch.ones(samples, twin.model.features, dtype=torch.float64)
+    found, expected = (ForwardPass(some, weights).backward(slopes) for some in (held, free))
+    assert all(distance(found[name], g.numpy()) < 1e-12 for name, g in expected.items())
+    assert sum(one.passed.forward for one in free) == samples
+    assert sum(one.passed.forward for one in held) == 2 * samples - 3
+    assert [one.passed.backward for one in held] == [one.samples for one in held]
+
+
 def test_curvature_is_measured_in_slices_too() -> None:
     twin = world()
     backbone = Watched(twin.model.backbone)
-    part = problem(twin.federation, pflego.Model(backbone, features=4), 3, "recompute")
+    part = problem(twin.federation, pflego.Model(backbone, features=4), 3, 0)
     part.backbone_smoothness({**part.model.weights(), "head": torch.ones(2, 5, dtype=torch.float64)}, 2)
     assert max(backbone.sizes) <= 3
 
@@ -154,8 +182,9 @@ def test_a_wrong_slice_size_is_refused_by_name(slice_size: object) -> None:
 
 
 def test_a_wrong_memory_or_speedup_is_refused_by_name() -> None:
-    with pytest.raises(pflego.SettingError, match="unknown memory 'recomptue': did you mean 'recompute'"):
-        Streaming(10, "recomptue")  # type: ignore[arg-type]
+    for wrong in ("recompute", "12 apples", "-1MB", "nan", "MB", -1, True, float("nan")):
+        with pytest.raises(pflego.SettingError, match="memory"):
+            Streaming(10, wrong)
     with pytest.raises(pflego.SettingError, match="unknown speedup 'grm': did you mean 'gram'"):
         Streaming(10, speedup="grm")  # type: ignore[arg-type]
 
@@ -185,7 +214,7 @@ widths = [inputs, *[width] * depth]
 layers = [layer for a, b in zip(widths, widths[1:]) for layer in (nn.Linear(a, b), nn.Tanh())]
 model = pflego.Model(nn.Sequential(*layers, nn.Linear(width, features)), features=features)
 streaming = {
-    "whole": Streaming(), "keep": Streaming(batch), "recompute": Streaming(batch, "recompute")
+    "whole": Streaming(memory="unlimited"), "keep": Streaming(batch, "unlimited"), "recompute": Streaming(batch, 0)
 }[sys.argv[1]]
 algorithm = pflego.PFLEGO(steps=3)
 

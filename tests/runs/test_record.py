@@ -53,7 +53,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "objective": {"objective": pflego.QFair(1.0)},
     "aggregation": {"aggregation": pflego.Median()},
     "slice_size": {"slice_size": 3},
-    "memory": {"memory": "recompute"},
+    "memory": {"memory": "64MB"},
     "speedup": {"speedup": "gram"},
     "seed": {"seed": 6},
     "evaluate_every": {"evaluate_every": 2},

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from pflego.learning.memory import Kept
 from pflego.weights import Weights, is_finite
 
 if TYPE_CHECKING:
@@ -34,25 +36,28 @@ class ForwardPass:
         model = problems[0].model
         self._theta = {name: weights[name].detach().requires_grad_() for name in model.names}
         self._weights = {**{name: weights[name] for name in model.statistics}, **self._theta}
-        self._keep = part is not None or problems[0].streaming.memory != "recompute"
-        self._outputs: list[Tensor] = []
+        self._kept = self._plan()
+        self._outputs: list[Tensor] = []  # of those samples whose activations are kept
         features = []
-        self._count(forward=1)
-        with torch.set_grad_enabled(self._keep):
-            for inputs in self._slices():
+        self._count(forward=True)
+        done = 0
+        for inputs in self._slices():
+            keep = done < self._kept.samples
+            with torch.set_grad_enabled(keep):
                 if masks is None:
                     output = model.phi(self._weights, inputs)
                 else:
                     output = model.phi_in_training(self._weights, inputs, masks)
-                features.append(output.detach())
-                if self._keep:
-                    self._outputs.append(output)
+            features.append(output.detach())
+            if keep:
+                self._outputs.append(output)
+            done += len(inputs)
         self.features = features[0] if len(features) == 1 else torch.cat(features)  # (samples, M)
 
     def backward(self, features_gradient: Tensor) -> Weights:
         """Turn d loss / d phi into d loss / d theta. The activations are spent."""
         if not self._theta:
-            self._count(backward=1)
+            self._count(backward=True)
             return {}
         scales = [1.0]
         model = self._problems[0].model
@@ -68,10 +73,12 @@ class ForwardPass:
         return gradient if scale == 1 else {name: g / scale for name, g in gradient.items()}
 
     def _backward(self, slopes: Tensor, *, keep: bool) -> Weights:
-        self._count(backward=1, forward=0 if self._keep else 1)
+        self._count(backward=True)
+        self._count(forward=True, beyond=self._kept.samples)
         parameters = list(self._theta.values())
         model = self._problems[0].model
-        outputs = self._outputs if self._keep else (model.phi(self._weights, x) for x in self._slices())
+        again = (model.phi(self._weights, x) for x in self._slices(beyond=self._kept.samples))
+        outputs = chain(self._outputs, again)
         total: list[Tensor] = []
         done = 0
         for place, output in enumerate(outputs):
@@ -88,14 +95,34 @@ class ForwardPass:
                 torch._foreach_add_(total, gradients)
         return dict(zip(self._theta, total, strict=True))
 
-    def _slices(self) -> Iterator[Tensor]:
+    def _plan(self) -> Kept:
+        """Say how many samples go through at a time, and of how many the activations are kept: of a part all."""
         if self._part is not None:
-            return iter([self._part])
+            return Kept(None, len(self._part))
+        first = self._problems[0]
         if len(self._problems) == 1:
-            return iter(self._problems[0].inputs())
-        return self._problems[0].in_slices(torch.cat([problem.x for problem in self._problems]))
+            return first.kept
+        return first.plan(sum(problem.samples for problem in self._problems))
 
-    def _count(self, *, forward: int = 0, backward: int = 0) -> None:
+    def _slices(self, *, beyond: int = 0) -> Iterator[Tensor]:
+        """Prepare the samples in slices, but for the first of them."""
+        if self._part is not None:
+            return iter([] if beyond else [self._part])
+        if not beyond and len(self._problems) == 1:
+            return iter(self._problems[0].inputs())
+        if beyond >= sum(problem.samples for problem in self._problems):
+            return iter([])
+        x = (
+            torch.cat([problem.x for problem in self._problems])
+            if len(self._problems) > 1
+            else self._problems[0].x
+        )
+        return self._problems[0].in_slices(x[beyond:], self._kept.size)
+
+    def _count(self, *, forward: bool = False, backward: bool = False, beyond: int = 0) -> None:
+        """Count the samples that go through, but for the first of them."""
         for problem in self._problems if self._part is None else []:
-            problem.passed.forward += forward * problem.samples
-            problem.passed.backward += backward * problem.samples
+            samples = max(0, problem.samples - beyond)
+            problem.passed.forward += forward * samples
+            problem.passed.backward += backward * samples
+            beyond = max(0, beyond - problem.samples)

@@ -16,6 +16,7 @@ from pflego.codec import digest
 from pflego.errors import ModelError
 from pflego.learning.gram import Opening
 from pflego.learning.heads import HEAD, Head, LinearHead, ModuleHead, is_head
+from pflego.learning.memory import Activations
 from pflego.learning.modes import (
     NORMS,
     Norm,
@@ -87,6 +88,7 @@ class Model:
         self._make_head = head
         self._heads: dict[int, Head] = {}
         self._lock = threading.Lock()
+        self._activation_bytes: int | None = None
         parts = part_names(personal)
         kept = {**({"personal": ", ".join(parts)} if parts else {}), **({"norm": norm} if norm else {})}
         self.source = {**(source or {"model": type(backbone).__name__}), **kept}
@@ -206,6 +208,16 @@ class Model:
         if x.dim() == 4 and x.shape[1] == self._channels:
             x = x.contiguous(memory_format=torch.channels_last)
         return x
+
+    def activation_bytes(self, x: Tensor) -> int:
+        """Measure, once, how much is held of each sample between the way through the backbone and the way back."""
+        if self._activation_bytes is None:
+            weights = {name: w.to(x.device).requires_grad_() for name, w in self.weights().items()}
+            given = self.prepare(x)
+            with Activations({**weights, **self.constants, "": given}) as held, torch.enable_grad():
+                self.phi(weights, given)
+            self._activation_bytes = -(-held.total // len(x))
+        return self._activation_bytes
 
     def phi(self, weights: Weights, x: Tensor) -> Tensor:
         """Compute the features of prepared inputs, (samples, M), in evaluation mode."""

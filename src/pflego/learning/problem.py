@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, islice, repeat
-from math import isfinite, nan
+from math import isfinite, isinf, nan
 from typing import Literal, TypeAlias
 
 import torch
@@ -26,17 +26,19 @@ from pflego.learning import theory
 from pflego.learning.evaluation import Score
 from pflego.learning.forward import ForwardPass
 from pflego.learning.heads import Descent, HeadGradient, HeadInit
+from pflego.learning.memory import Kept, Memory, memory_of
 from pflego.learning.model import Model
 from pflego.learning.task import Task
 from pflego.randomness import torch_generator
 from pflego.weights import Weights, weighted_sum
 
-Memory: TypeAlias = Literal["keep", "recompute"]
 Speedup: TypeAlias = Literal["none", "gram"]
 Labels: TypeAlias = Literal["own", "local", "global"]
 FeatureTerm: TypeAlias = Callable[
     [Tensor, Tensor], Tensor
 ]  # of features, (n, M), and whose they are: positions
+
+_PROBE = 8  # samples on which the bytes of activations are measured
 
 
 @dataclass(frozen=True)
@@ -65,18 +67,24 @@ class Streaming:
         Samples that go through it at a time; None: as is fastest, which is a client's all at once, or 32 images where
         there are convolutions.
     memory
-        "keep" holds every slice's activations until the backward pass: one forward and one backward pass per gradient.
-        "recompute" holds one slice's only: a second forward pass instead.
+        What a client may take up while it works: 256MB, a number of bytes, or unlimited. Activations that do not fit
+        are computed again on the way back (memory.py).
     speedup
         "gram": full steps through a first dense layer are taken in the span of a client's samples (gram.py).
     """
 
     slice_size: Whole | None = None
-    memory: Memory = "keep"
+    memory: str | float = "1GB"
     speedup: Speedup = "none"
 
     def __post_init__(self) -> None:
         check_fields(self)
+        memory_of(self.memory)
+
+    @cached_property
+    def budget(self) -> Memory:
+        """What a client may take up."""
+        return memory_of(self.memory)
 
 
 @dataclass
@@ -107,7 +115,6 @@ class Problem:
         self.streaming = streaming
         self.x = client.x_train
         self.samples = len(self.x)  # N_i
-        self.slice = streaming.slice_size or model.slice  # samples that go through the backbone at a time
         # what its first outputs stand for, none in regression, and how many outputs there are
         self.classes = space.everybodys if space.labels == "global" else client.classes
         own = len(self.classes) or client.y_train[:1].numel()
@@ -158,6 +165,7 @@ class Problem:
             len(batch),
             [],
         )
+        some.__dict__.pop("kept", None)
         return some
 
     def some(self, most: int | None, purpose: str) -> Problem:
@@ -170,6 +178,31 @@ class Problem:
     def whole(self) -> bool:
         """Whether it has all of the client's samples."""
         return self.samples == len(self.client.x_train)
+
+    @cached_property
+    def kept(self) -> Kept:
+        """What becomes of a pass of all its samples."""
+        return self.plan(self.samples)
+
+    def plan(self, samples: int) -> Kept:
+        """Say what becomes of a pass of some samples, under the budget of memory."""
+        said, memory = self.streaming.slice_size, self.streaming.budget
+        if isinf(memory.limit) or not samples:
+            return Kept(said or self.model.slice, samples)
+        a_number = torch.finfo(self.model.weight_dtype).bits // 8
+        return memory.plan(
+            samples,
+            self.model.activation_bytes(self.x[: min(_PROBE, said or _PROBE)].to(self.device)),
+            self.model.features * a_number,
+            sum(self.model.sizes.values()) * a_number,
+            usual=self.model.slice,
+            said=said,
+        )
+
+    @property
+    def slice(self) -> int | None:
+        """How many samples go through the backbone at a time; None: all."""
+        return self.kept.size
 
     @cached_property
     def rows(self) -> Tensor:
@@ -194,7 +227,7 @@ class Problem:
 
     def inputs(self) -> Iterable[Tensor]:
         """Prepare the samples for the backbone, in slices: kept for the next pass, unless memory is short."""
-        if self.streaming.memory == "recompute":
+        if self.kept.samples < self.samples:
             return self.in_slices(self.x)
         if not self._prepared:
             self._prepared = list(self.in_slices(self.x))
@@ -393,9 +426,10 @@ class Problem:
             return [self.model.prepare(self.x if batch is None else self.x[batch], self.device)]
         return self.inputs() if batch is None else self.in_slices(self.x[batch])
 
-    def in_slices(self, x: Tensor) -> Iterator[Tensor]:
-        """Prepare samples for the backbone, a slice at a time."""
-        return (self.model.prepare(part, self.device) for part in _pieces(x, self.slice or len(x)))
+    def in_slices(self, x: Tensor, size: int | None = None) -> Iterator[Tensor]:
+        """Prepare samples for the backbone, a slice at a time: of the usual size, if none is said."""
+        size = size or self.slice or len(x)
+        return (self.model.prepare(part, self.device) for part in _pieces(x, size))
 
 
 @torch.no_grad()

@@ -34,7 +34,7 @@ from pflego.learning import device as devices
 from pflego.learning.evaluation import Score
 from pflego.learning.heads import plain_loops
 from pflego.learning.model import Model
-from pflego.learning.problem import Memory, Problems, Speedup, Streaming
+from pflego.learning.problem import Problems, Speedup, Streaming
 from pflego.weights import Weights, nbytes, to
 
 _LONG = 2.0  # seconds of work that need not be measured again
@@ -84,7 +84,7 @@ def measure(
     *,
     participation: Participation = Everyone(),
     slice_size: int | None = None,
-    memory: Memory = "keep",
+    memory: str | float = "1GB",
     speedup: Speedup = "none",
     device: str | torch.device = "auto",
     seed: int = 0,
@@ -130,6 +130,7 @@ def client_cost(
         exchange.play(engine, 1, shared, {}, [position], ids=ids, keep=states.update)
         return engine
 
+    problems[position].plan(1)  # measures what a sample takes up, once, which is no part of the work
     flops, peak = _Operations(), _PeakMemory()
     with plain_loops():  # torch counts what torch does
         work(flops)

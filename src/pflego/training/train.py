@@ -45,7 +45,7 @@ from pflego.federation.remote import RemoteFederation
 from pflego.federation.roster import ClientId, Federation, check_federation
 from pflego.learning import device as devices
 from pflego.learning.model import Model
-from pflego.learning.problem import Memory, Problems, Speedup, Streaming
+from pflego.learning.problem import Problems, Speedup, Streaming
 from pflego.runs.folder import Checkpoint, RunFolder
 from pflego.runs.history import everybodys
 from pflego.runs.plan import Plan
@@ -81,7 +81,7 @@ def train(
     aggregation: Annotated[Aggregation | str, Reads(aggregation_of)] = Mean(),
     transforms: Annotated[Sequence[Transform], InPython] = (),
     slice_size: Whole | None = None,
-    memory: Memory = "keep",
+    memory: str | float = "1GB",
     speedup: Speedup = "none",
     seed: int = 0,
     evaluate_every: Count | None = 10,
@@ -143,7 +143,8 @@ def train(
         Samples that go through a backbone at a time, for the same result. If not given, as is fastest: a client's all
         at once, or 32 images where there are convolutions.
     memory
-        Keep activations for the backward pass, or recompute them, at the price of a second forward pass.
+        What a client may take up while it works: 256MB, 1GB, a number of bytes, or unlimited. Activations that do not
+        fit are computed again on the way back, for up to a second forward pass, with the same result.
     speedup
         gram: full steps through a first dense layer in the span of a client's samples, where that is cheaper. They are
         the same steps of FedAvg and its kin, about twice as fast on images.
