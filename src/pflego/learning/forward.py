@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class ForwardPass:
     """A pass of one client's samples through the backbone, or of several clients' together.
 
-    One backward pass can follow it. A pass of a part of one client's samples, prepared inputs, is not counted; with
-    `masks` it is one in training mode.
+    One backward pass can follow it. A pass of a part of one client's samples, prepared inputs, is not counted. With
+    `masks` it is one in training mode, of all samples in one piece.
     """
 
     def __init__(
@@ -31,10 +31,12 @@ class ForwardPass:
     ) -> None:
         self._problems = problems
         self._part = part
+        self._masks = masks
         model = problems[0].model
         self._theta = {name: weights[name].detach().requires_grad_() for name in model.names}
         self._weights = {**{name: weights[name] for name in model.statistics}, **self._theta}
-        self._keep = part is not None or problems[0].streaming.memory != "recompute"
+        keeps = problems[0].streaming.memory != "recompute"
+        self._keep = keeps or part is not None or masks is not None
         self._outputs: list[Tensor] = []
         features = []
         self._count(forward=1)
@@ -91,6 +93,9 @@ class ForwardPass:
     def _slices(self) -> Iterator[Tensor]:
         if self._part is not None:
             return iter([self._part])
+        if self._masks is not None:
+            [problem] = self._problems
+            return iter([problem.model.prepare(problem.x, problem.device)])
         if len(self._problems) == 1:
             return iter(self._problems[0].inputs())
         return self._problems[0].in_slices(torch.cat([problem.x for problem in self._problems]))
