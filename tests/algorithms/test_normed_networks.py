@@ -85,8 +85,9 @@ def test_every_method_that_says_it_can_is_held_to_numpy() -> None:
 
 
 def made(name: str, **more: Any) -> pflego.Algorithm:
-    """Make a method with a few full steps."""
-    return of_kind(methods()[name], **{"steps": 3, "client_lr": 0.1, "body_steps": 1, **more})
+    """Make a method with a few full steps; FedALA mixes all three layers."""
+    few: dict[str, Any] = {"steps": 3, "client_lr": 0.1, "body_steps": 1, "layers": 3}
+    return of_kind(methods()[name], **{**few, **more})
 
 
 def train(twin: World, algorithm: pflego.Algorithm, division: str, *, p: float = 0.4, **options: Any) -> Run:
