@@ -84,6 +84,17 @@ def test_every_method_that_says_it_can_is_held_to_numpy() -> None:
     assert {case.algorithm.name for case in CASES.values()} | ELSEWHERE == set(BOTH)
 
 
+def test_a_refusal_names_the_methods_that_cannot() -> None:
+    twin = world(clients=2)
+    models: dict[Ability, pflego.Model] = {
+        "training mode": pflego.Model(backbone(twin), 4, norm="averaged"),
+        "personal parts": pflego.Model(backbone(twin).eval(), 4, personal="0.bias"),
+    }
+    for ability, model in models.items():
+        with pytest.raises(pflego.ModelError, match=f"but {' and '.join(UNABLE[ability])}$"):
+            pflego.FedRecon().check_model(model)
+
+
 def made(name: str, **more: Any) -> pflego.Algorithm:
     """Make a method with a few full steps; FedALA mixes all three layers."""
     few: dict[str, Any] = {"steps": 3, "client_lr": 0.1, "body_steps": 1, "layers": 3}
