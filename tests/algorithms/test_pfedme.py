@@ -111,7 +111,7 @@ def test_the_local_model_descends_the_envelope() -> None:
         loss = (np.log(np.exp(z).sum(axis=1)) - (z * site.t).sum(axis=1)).mean()
         return float(loss + MU / 2 * sum(((theta[n] - w[n]) ** 2).sum() for n in w))
 
-    _, local = algorithm._solve(shared, problem)
+    _, local = algorithm._solve(shared, {}, problem)
     slope = (shared["head"] - local["head"]) / 1e-3
     for place in [(0, 0), (2, 3), (5, 4)]:
         sides = []

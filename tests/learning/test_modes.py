@@ -181,3 +181,11 @@ def test_masks_do_not_depend_on_who_works_beside(monkeypatch: pytest.MonkeyPatch
     assert len(seen) > 2
     for name, tensor in runs[0].shared.items():
         assert torch.equal(tensor, runs[1].shared[name]), name
+
+
+def test_a_parameter_that_is_called_like_a_statistic_is_refused() -> None:
+    """By their names servers tell what is averaged from what gradients move."""
+    layer = nn.Linear(2, 2)
+    layer.running_var = nn.Parameter(torch.ones(2))
+    with pytest.raises(ModelError, match="running_var"):
+        Model(nn.Sequential(layer), 2)

@@ -12,6 +12,10 @@ All three start from where w_i, v_i and a_i were before the step. a_i v_i + (1 -
 learns what is missing in the mixture. Its authors learn a_i from 0.5, once a round, or hold it at 0.25, 0.5 or 0.75
 (learn_mixing=False), with client_lr=0.1 and lr_decay=0.99; what their program adds to the gradient of a_i, 0.02 a_i,
 is not in their paper and not here. At a_i = 0 this is FedAvg, at 1 a client uses what it has learned alone.
+
+Parts that are personal are v_i's alone, and not mixed: they go along grad l_i(m) in full, and the steps of w_i see them
+as they are. Running statistics of batch norm are not mixed either: w_i's are those of its own passes, and averaged;
+v_i's are those of the mixture's passes, and what it uses.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from pflego.algorithms.local_steps import Rule, take_steps
 from pflego.algorithms.registry import method
 from pflego.declaration import Limits
 from pflego.exchange.round import Round, Update
+from pflego.learning.modes import is_statistic
 from pflego.learning.problem import Problem
 from pflego.weights import Weights, minus, of_prefix, with_prefix
 
@@ -45,6 +50,8 @@ class APFL(FedAvg):
         Whether a client moves its a_i, by one gradient step a round.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     mixing: Annotated[float, Limits(least=0, most=1)] = 0.5
     learn_mixing: bool = True
 
@@ -59,9 +66,12 @@ class APFL(FedAvg):
         return False
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
-        """v_i = w_0, and a_i."""
+        """v_i = w_0, with what is personal, and a_i."""
         first = self.init_shared(problem.model, problem.outputs, seed)
-        return _state(first, torch.tensor(self.mixing, dtype=problem.model.weight_dtype))
+        return _state(
+            {**first, **super().init_state(problem, seed)},
+            torch.tensor(self.mixing, dtype=problem.model.weight_dtype),
+        )
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on both models, the first on a_i too; keep the personal one, send how far the global one went."""
@@ -84,36 +94,46 @@ class APFL(FedAvg):
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
         """Start v_i at w, and take tau steps on it in the mixture with w as it is."""
-        mixing = state[_MIXING]
+        mixing, masks = state[_MIXING], problem.masks("mixture")
+        start = {**of_prefix(_OWN, state), **shared}
 
         def gradient(own: Weights, batch: Tensor | None) -> Weights:
-            at_mixture = problem.gradient(_mixed(shared, own, mixing), batch)
-            return {name: mixing * g for name, g in at_mixture.items()}
+            at_mixture = problem.gradient(_mixed(shared, own, mixing), batch, masks=masks)
+            return _in_own(shared, at_mixture, mixing)
 
         batches = problem.batches(
             self.batch_size, self.steps_of(problem, self.duration if steps is None else steps)
         )
-        rule = Rule(self.rate_of(problem, shared, list(shared)), self.momentum, self.weight_decay)
-        return _state(take_steps(gradient, shared, list(shared), batches, rule), mixing)
+        rule = Rule(self.rate_of(problem, start, list(start)), self.momentum, self.weight_decay)
+        return _state(take_steps(gradient, start, list(start), batches, rule), mixing)
 
     def _steps(self, shared: Weights, state: Weights, problem: Problem) -> tuple[Weights, Weights, Tensor]:
         """Take the steps of a round; give w_i, v_i and a_i."""
-        rate = self.rate_of(problem, shared, list(shared))
+        start = {**of_prefix(_OWN, state), **shared}  # w, and the parts that are v_i's alone
+        rate = self.rate_of(problem, start, list(start))
         mixing, learns = state[_MIXING], self.learn_mixing
+        masks, masks_of_mixture = problem.masks(), problem.masks("mixture")
 
         def gradient(both: Weights, batch: Tensor | None) -> Weights:
             nonlocal mixing, learns
             model, personal = {name: both[name] for name in shared}, of_prefix(_OWN, both)
-            at_mixture = problem.gradient(_mixed(model, personal, mixing), batch)
-            own = {name: mixing * g for name, g in at_mixture.items()}
+            at_mixture = problem.gradient(_mixed(model, personal, mixing), batch, masks=masks_of_mixture)
+            own = _in_own(shared, at_mixture, mixing)
             if learns:
-                slope = sum((g * (personal[name] - model[name])).sum() for name, g in at_mixture.items())
+                slope = sum(
+                    (at_mixture[name] * (personal[name] - w)).sum()
+                    for name, w in model.items()
+                    if name in at_mixture
+                )
                 mixing, learns = (mixing - rate * slope).clamp(0, 1), False
-            return {**problem.gradient(model, batch), **with_prefix(_OWN, own)}
+            parts = {name: w.clone() for name, w in personal.items() if name not in shared}
+            at_model = problem.gradient({**parts, **model}, batch, masks=masks)
+            return {**at_model, **with_prefix(_OWN, own)}
 
         both = {**shared, **{name: w for name, w in state.items() if name != _MIXING}}
         batches = problem.batches(self.batch_size, self.steps_of(problem, self.duration))
-        both = take_steps(gradient, both, list(both), batches, Rule(rate, self.momentum, self.weight_decay))
+        rule = Rule(rate, self.momentum, self.weight_decay)
+        both = take_steps(gradient, both, list(both), batches, rule)
         return {name: both[name] for name in shared}, of_prefix(_OWN, both), mixing
 
 
@@ -122,5 +142,13 @@ def _state(own: Weights, mixing: Tensor) -> Weights:
 
 
 def _mixed(shared: Weights, own: Weights, mixing: Tensor) -> Weights:
-    """a_i v_i + (1 - a_i) w."""
-    return {name: torch.lerp(w, own[name], mixing) for name, w in shared.items()}
+    """a_i v_i + (1 - a_i) w, with the running statistics of v_i, and the parts that are its alone."""
+    return {
+        name: v if name not in shared or is_statistic(name) else torch.lerp(shared[name], v, mixing)
+        for name, v in own.items()
+    }
+
+
+def _in_own(shared: Weights, at_mixture: Weights, mixing: Tensor) -> Weights:
+    """Turn the gradient at the mixture into that in v_i."""
+    return {name: mixing * g if name in shared else g for name, g in at_mixture.items()}

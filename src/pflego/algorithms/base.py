@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
+from pflego.algorithms.statistics import averaged
 from pflego.declaration import check_fields, declared
 from pflego.errors import ModelError, SettingError
 from pflego.exchange.round import Round, Update
@@ -126,13 +127,17 @@ class Algorithm(ABC):
     def server_step(
         self, now: Round, shared: Weights, server: Weights, aggregate: Weights
     ) -> tuple[Weights, Weights]:
-        """Turn combined contributions into new shared weights and server state: differences are added."""
+        """Turn combined contributions into new shared weights and server state: differences are added.
+
+        A method with a rule of its own for weights leaves running statistics to `statistics.averaged`.
+        """
         if foreign := sorted(aggregate.keys() - shared.keys()):
             raise SettingError(
                 f"{self.name} sends {', '.join(foreign)}, which are no shared weights: its server_step must say what "
                 "becomes of them"
             )
-        return {**shared, **plus({name: shared[name] for name in aggregate}, aggregate)}, server
+        moved = plus({name: shared[name] for name in aggregate}, aggregate)
+        return {**shared, **moved, **averaged(shared, aggregate)}, server
 
     def answers(
         self, now: Round, shared: Weights, server: Weights, clients: Sequence[ClientId]
@@ -167,7 +172,7 @@ class Algorithm(ABC):
 
     def check_model(self, model: Model) -> None:
         """Refuse a model that asks for what the method cannot do."""
-        if model.live and "training mode" not in abilities(self):
+        if model.live and "training mode" not in abilities(type(self)):
             name, layer = next(iter(model.live.items()))
             out = (
                 f"norm='frozen' (weights may still be personal: personal={name!r}) or norm='group'"
@@ -177,14 +182,13 @@ class Algorithm(ABC):
             raise ModelError(
                 f"the backbone's {type(layer).__name__} ({name}) is in training mode, where it does something else "
                 f"than in evaluation, and {self.name} has no rule for that: its features must depend on the weights "
-                f"and the sample alone. The way out: {out}, or a method of local steps such as fedavg, fedper or ditto"
+                f"and the sample alone. The way out: {out}, or {_able('training mode')}"
             )
-        if (model.personal_names or model.personal_head) and "personal parts" not in abilities(self):
+        if (model.personal_names or model.personal_head) and "personal parts" not in abilities(type(self)):
             kept = ", ".join([*model.personal_names, *(["head"] if model.personal_head else [])])
-            able = "pflego, fedavg, fedprox, fedper, fedrep, fedbabu, ditto and local"
             raise ModelError(
-                f"{self.name} has no rule for personal parts of a model ({kept}): leave them out, or take a method "
-                f"that has, such as {able}"
+                f"{self.name} has no rule for personal parts of a model ({kept}): leave them out, or take "
+                f"{_able('personal parts')}"
             )
 
     def warn(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:
@@ -192,18 +196,28 @@ class Algorithm(ABC):
         return None
 
 
-def abilities(algorithm: Algorithm) -> frozenset[Ability]:
+def abilities(method: type[Algorithm]) -> frozenset[Ability]:
     """Give what the class that says what clients and server do can do beyond the usual.
 
     A method that changes any of it has not said that it still can, whatever it inherits.
     """
-    for kind in type(algorithm).__mro__:
+    for kind in method.__mro__:
         if "abilities" in vars(kind):
             found: frozenset[Ability] = vars(kind)["abilities"]
             return found
         if _WORK & vars(kind).keys():
             return frozenset()
     return frozenset()
+
+
+def _able(ability: Ability) -> str:
+    """Say in words which of this package's methods can: most, so that it names those that cannot."""
+    from pflego.algorithms.registry import methods  # which needs this module
+
+    unable = [name for name, kind in methods().items() if ability not in abilities(kind)]
+    return (
+        f"any method of this package but {' and '.join(unable)}" if unable else "any method of this package"
+    )
 
 
 def works_in_groups(algorithm: Algorithm) -> bool:

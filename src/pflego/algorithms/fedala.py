@@ -16,6 +16,9 @@ ten epochs differ by less than 0.1 (their standard deviation), afterwards for on
 eta = 1, s = 0.8 and batches of 10, the defaults, and the same batches for the steps on w_i; they look at the loss of
 an epoch's last batch. With p = 1, the head, one forward pass serves all steps on A_i. p is `layers`, eta `mixing_lr`,
 s `mixing_share`.
+
+Neither personal parts, which stay as they are until the steps on w_i, nor running statistics of batch norm, which are
+w_t's in m_i and averaged, are mixed. A_i is learned in evaluation mode, w_i in training mode.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from torch import Tensor
 from pflego.algorithms.base import Family
 from pflego.algorithms.fedavg import FedAvg
 from pflego.algorithms.registry import method
+from pflego.algorithms.statistics import apart
 from pflego.declaration import Limits, Positive, Whole
 from pflego.exchange.round import Round, Update
 from pflego.learning.heads import is_head
@@ -61,6 +65,8 @@ class FedALA(FedAvg):
         Samples per step on A_i.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     layers: Whole = 1
     mixing_lr: Positive = 1.0
     mixing_share: Annotated[float, Limits(above=0, most=1)] = 0.8
@@ -77,60 +83,68 @@ class FedALA(FedAvg):
         return False
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
-        """o_i = w_0, A_i = 1."""
+        """o_i = w_0, A_i = 1, and what is personal."""
         first = self.init_shared(problem.model, problem.outputs, seed)
         old = {name: first[name] for name in self._top(problem.model, first)}
-        return _kept(old, {name: torch.ones_like(w) for name, w in old.items()})
+        mixing = {name: torch.ones_like(w) for name, w in old.items()}
+        return {**_kept(old, mixing), **super().init_state(problem, seed)}
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """Learn how to mix, mix, take tau steps; send how far they led from the shared model."""
-        mixing = self._learn(shared, state, problem)
-        weights = self.descend(problem, _mixed(shared, of_prefix(_OLD, state), mixing))
-        kept = _kept({name: weights[name] for name in mixing}, mixing)
-        return Update(kept, minus(weights, shared), model=self.personal(shared, weights, problem))
+        received = self.whole(shared, state, problem)
+        mixing = self._learn(received, state, problem)
+        weights = self.descend(problem, _mixed(received, of_prefix(_OLD, state), mixing))
+        old = _kept({name: weights[name] for name in mixing}, mixing)
+        way = minus({name: weights[name] for name in shared}, shared)
+        kept = {**old, **self.own_part(problem.model, weights)}
+        return Update(kept, way, model=self.personal(shared, weights, problem))
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """m_i, or what a client has made of it, fine-tuned if asked."""
         mixing = of_prefix(_MIXING, state)
-        own = _mixed(shared, of_prefix(_OLD, state), mixing) if mixing else state
+        received = self.whole(shared, state, problem)
+        own = _mixed(received, of_prefix(_OLD, state), mixing) if mixing else state
         return super().personal(shared, own, problem)
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Learn how to mix, mix, and take tau steps, as in a round."""
-        mixing = self._learn(shared, state, problem)
-        return self.descend(problem, _mixed(shared, of_prefix(_OLD, state), mixing))
+        received = self.whole(shared, state, problem)
+        mixing = self._learn(received, state, problem)
+        return self.descend(problem, _mixed(received, of_prefix(_OLD, state), mixing))
 
     def welcome(
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
         """Fit the top layers to the shared ones below them in tau steps, and use them as they are: A_i = 0."""
-        top = list(of_prefix(_OLD, state))
-        fitted = self.descend(problem, shared, duration=steps, only=top)
+        top, parts = list(of_prefix(_OLD, state)), self.own_part(problem.model, state)
+        start = {**shared, **parts}
+        fitted = self.descend(problem, start, duration=steps, only=[*top, *parts])
         own = {name: fitted[name] for name in top}
-        return _kept(own, {name: torch.zeros_like(w) for name, w in own.items()})
+        mixing = {name: torch.zeros_like(w) for name, w in own.items()}
+        return {**_kept(own, mixing), **{name: fitted[name] for name in parts}}
 
     def _top(self, model: Model, weights: Weights) -> list[str]:
-        """Name the weights of the top p layers: the head's, and those of the backbone's last modules."""
+        """Name those of some weights that are of the top p layers: the head, and the backbone's last modules."""
         modules = list(dict.fromkeys(_module(name) for name in model.names))
         mixed = modules[max(0, len(modules) - self.layers + 1) :]
-        return [name for name in weights if is_head(name) or _module(name) in mixed]
+        return [name for name in apart(weights)[0] if is_head(name) or _module(name) in mixed]
 
-    def _learn(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """Give A_i after its steps."""
+    def _learn(self, received: Weights, state: Weights, problem: Problem) -> Weights:
+        """Give A_i after its steps, with the client's own parts in the model that was received."""
         old, mixing = of_prefix(_OLD, state), of_prefix(_MIXING, state)
-        away = {name: shared[name] - w for name, w in old.items()}
+        away = {name: received[name] - w for name, w in old.items()}
         if not any(bool(difference.any()) for difference in away.values()):
             return mixing
         first = all(bool((share == 1).all()) for share in mixing.values())
         some = problem.some(max(1, round(self.mixing_share * problem.samples)), "samples of the mixture")
-        slope = _slope(some, shared, list(old))
+        slope = _slope(some, received, list(old))
         each = ceil(some.samples / self.mixing_batch)
         batches = some.batches(self.mixing_batch, each * _MOST, "batches of the mixture")
         losses: list[float] = []
         while len(losses) < (_MOST if first else 1):
             epoch: list[float] = []
             for _ in range(each):
-                loss, gradient = slope(_mixed(shared, old, mixing), next(batches))
+                loss, gradient = slope(_mixed(received, old, mixing), next(batches))
                 epoch.append(loss)
                 mixing = {
                     name: (share - self.mixing_lr * gradient[name] * away[name]).clamp(0, 1)
@@ -142,12 +156,12 @@ class FedALA(FedAvg):
         return mixing
 
 
-def _slope(problem: Problem, shared: Weights, top: list[str]) -> Slope:
+def _slope(problem: Problem, received: Weights, top: list[str]) -> Slope:
     """Give the loss and its gradient in the top layers as a function of the model and a batch.
 
     Where they are the head alone, the features of one forward pass serve every call.
     """
-    features = problem.features(shared) if all(is_head(name) for name in top) else None
+    features = problem.features(received) if all(is_head(name) for name in top) else None
 
     def on_features(weights: Weights, batch: Tensor | None) -> tuple[float, Weights]:
         assert features is not None
@@ -174,6 +188,7 @@ def _kept(old: Weights, mixing: Weights) -> Weights:
     return {**with_prefix(_OLD, old), **with_prefix(_MIXING, mixing)}
 
 
-def _mixed(shared: Weights, old: Weights, mixing: Weights) -> Weights:
+def _mixed(received: Weights, old: Weights, mixing: Weights) -> Weights:
     """m_i."""
-    return {**shared, **{name: torch.lerp(old[name], shared[name], share) for name, share in mixing.items()}}
+    top = {name: torch.lerp(old[name], received[name], share) for name, share in mixing.items()}
+    return {**received, **top}

@@ -9,6 +9,10 @@
 What a client descends has the cohort's gradient at w_t, and its own curvature. g_i is computed again in the second
 exchange, for a pass each way and nothing to keep. The authors draw other clients for the second exchange; here both
 have the same cohort. Outside of rounds nobody knows g: who adapts takes FedProx's steps.
+
+g_i is what it corrects, the gradient of a step, so that it is taken in training mode where a backbone has one: with the
+statistics of the batch, which is all samples, and with the same masks of dropout in both exchanges. It moves no running
+statistics. Personal parts take steps along their own gradient, without g and without the pull.
 """
 
 from __future__ import annotations
@@ -20,10 +24,11 @@ import torch
 
 from pflego.algorithms.fedprox import FedProx
 from pflego.algorithms.registry import method
+from pflego.algorithms.statistics import apart
 from pflego.exchange.round import Round, Update
 from pflego.federation.roster import ClientId
 from pflego.learning.problem import Problem
-from pflego.weights import Weights, minus
+from pflego.weights import Weights, minus, with_prefix
 
 _MEAN = "gradient/"  # begins the names of g, which the server keeps from the first exchange to the second
 _ROUND = "round"  # the one that g is of
@@ -39,17 +44,25 @@ class FedDane(FedProx):
         The strength of the pull to the shared model.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     exchanges: ClassVar[int] = 2
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """First send the gradient, then take tau steps on a copy of the model and send how far it went."""
-        weights = {name: w for name, w in shared.items() if not name.startswith(_MEAN)}
-        own = problem.gradient(weights)
+        received = {name: w for name, w in shared.items() if not name.startswith(_MEAN)}
+        start = self.whole(received, state, problem)
+        at_start = problem.gradient(problem.model.with_own_statistics(start), masks=problem.masks("gradient"))
+        own = {name: g for name, g in at_start.items() if name in received}
         if now.exchange == 0:
-            return Update(state, {_MEAN + name: g for name, g in own.items()}, model=weights)
+            return Update(state, with_prefix(_MEAN, own), model=start)
         slope = {name: shared[_MEAN + name] - g for name, g in own.items()}
-        moved = self.descend(problem, weights, anchor=weights, mu=self.mu, slope=slope)
-        return Update(state, minus(moved, weights), model=self.personal(weights, moved, problem))
+        ended = self.descend(problem, start, anchor=received, mu=self.mu, slope=slope)
+        return Update(
+            {**state, **self.own_part(problem.model, ended)},
+            minus({name: ended[name] for name in received}, received),
+            model=self.personal(received, ended, problem),
+        )
 
     def server_step(
         self, now: Round, shared: Weights, server: Weights, aggregate: Weights
@@ -66,6 +79,7 @@ class FedDane(FedProx):
         if now.exchange == 0:
             return {}
         known = _ROUND in server and int(server[_ROUND]) == now.number
-        zeros = {_MEAN + name: torch.zeros_like(w) for name, w in shared.items()}  # no gradient has arrived
+        weights, _ = apart(shared)
+        zeros = {_MEAN + name: torch.zeros_like(w) for name, w in weights.items()}  # no gradient has arrived
         mean = {name: g for name, g in server.items() if name != _ROUND} if known else zeros
         return dict.fromkeys(clients, mean)

@@ -12,6 +12,9 @@ models are thrown away. Here that is the first round: its clients take their ste
 and send m_i beside the difference; m is the mean of those that arrive. Ever after they send zeros in its place.
 
 tau is `steps`, beta `client_lr`, s `mean_share`. The authors have kappa 50 and s 1, or 1 and 0.1 for a ResNet.
+
+Personal parts take the steps and stay. In training mode z is of the features as the step sees them; running statistics
+of batch norm are averaged.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from pflego.algorithms.base import Family
 from pflego.algorithms.fedavg import FedAvg
 from pflego.algorithms.local_steps import Rule, take_steps
 from pflego.algorithms.registry import method
+from pflego.algorithms.statistics import averaged
 from pflego.declaration import Limits, Strength
 from pflego.errors import ModelError
 from pflego.exchange.round import Round, Update
@@ -50,6 +54,8 @@ class FedDBE(FedAvg):
         s, the share of the newest batch in a client's running mean.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     kappa: Strength = 50.0
     mean_share: Annotated[float, Limits(above=0, most=1)] = 1.0
 
@@ -71,17 +77,19 @@ class FedDBE(FedAvg):
         return {**super().init_shared(model, outputs, seed), MEAN: nowhere, KNOWN: nowhere.new_zeros(())}
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
-        """b_i = 0."""
-        return {SHIFT: torch.zeros(problem.model.features, dtype=problem.model.weight_dtype)}
+        """b_i = 0, and what is personal."""
+        shift = torch.zeros(problem.model.features, dtype=problem.model.weight_dtype)
+        return {SHIFT: shift, **super().init_state(problem, seed)}
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on model and shift; send how far the model went, and in the beginning its mean features."""
         ended, mean = self._steps(shared, state, problem)
-        sent = minus(_model(ended), shared)
+        sent = minus({name: ended[name] for name in _model(shared)}, shared)
         known = bool(shared[KNOWN])
         sent[MEAN] = torch.zeros_like(mean) if known else mean
         sent[KNOWN] = shared[KNOWN].new_tensor(0.0 if known else 1.0)
-        return Update({SHIFT: ended[SHIFT]}, sent, model=self.personal(shared, ended, problem))
+        kept = {SHIFT: ended[SHIFT], **self.own_part(problem.model, ended)}
+        return Update(kept, sent, model=self.personal(shared, ended, problem))
 
     def server_step(
         self, now: Round, shared: Weights, server: Weights, aggregate: Weights
@@ -91,7 +99,7 @@ class FedDBE(FedAvg):
         mean = {MEAN: shared[MEAN], KNOWN: shared[KNOWN]}
         if not shared[KNOWN] and aggregate[KNOWN] > 0:
             mean = {MEAN: aggregate[MEAN] / aggregate[KNOWN], KNOWN: torch.ones_like(shared[KNOWN])}
-        return {**moved, **mean}, server
+        return {**moved, **averaged(shared, aggregate), **mean}, server
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Give the shared model, or what a client has made of it, with the client's shift in its head."""
@@ -104,9 +112,9 @@ class FedDBE(FedAvg):
     def welcome(
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
-        """Fit the shift to the shared model, in as many steps as a round has, or as many as are said."""
-        ended, _ = self._steps(shared, state, problem, only=[SHIFT], duration=steps)
-        return {SHIFT: ended[SHIFT]}
+        """Fit shift and own parts to the shared model, in as many steps as a round has, or as many as are said."""
+        ended, _ = self._steps(shared, state, problem, only=list(state), duration=steps)
+        return {name: ended[name] for name in state}
 
     def _steps(
         self,
@@ -119,6 +127,7 @@ class FedDBE(FedAvg):
     ) -> tuple[Weights, Tensor]:
         """Take a round's steps; give model and shift, and the running mean of the features."""
         weights, known = {**_model(shared), **state}, bool(shared[KNOWN])
+        masks = problem.masks()
         moving = only or [name for name in weights if known or name != SHIFT]
         goal, share = shared[MEAN], self.mean_share
         running, sliced = torch.zeros_like(goal), False
@@ -137,10 +146,10 @@ class FedDBE(FedAvg):
         def gradient(weights: Weights, batch: Tensor | None) -> Weights:
             nonlocal sliced
             model, count = _shifted(weights), problem.samples if batch is None else len(batch)
-            sliced = problem.slice is not None and problem.slice < count
+            sliced = masks is None and problem.slice is not None and problem.slice < count
             if sliced:  # the pull needs the mean of them all: one more pass
                 note(problem.features(model, batch))
-            return _unshifted(weights, problem.gradient(model, batch, on_features=pull))
+            return _unshifted(weights, problem.gradient(model, batch, on_features=pull, masks=masks))
 
         rate = self.rate_of(
             problem,

@@ -11,6 +11,8 @@ what is descended is sum_i p_i l_i. The coefficients hold beta_i as well, for ra
 
 Where all have the same steps and rate it is FedAvg: it makes a difference with `epochs` of mini-batches, which are more
 steps for those who have more samples, and with client_lr="auto".
+
+Personal parts take the steps and stay. Running statistics of batch norm are averaged: they are no sum of gradients.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import torch
 
 from pflego.algorithms.fedavg import FedAvg
 from pflego.algorithms.registry import method
+from pflego.algorithms.statistics import apart, averaged
 from pflego.exchange.round import Round, Update
 from pflego.learning.problem import Problem
 from pflego.weights import Weights, minus, step
@@ -30,20 +33,25 @@ _LENGTH = "length"  # (s_i, 1): of both together a mean can be had, also where s
 class FedNova(FedAvg):
     """One model for everybody, averaged by how far clients go per step."""
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on a copy of the model; send how far it went, per step, and how many those were."""
-        rate = self.rate_of(problem.at(), shared, list(shared))  # before it decays, by as much for everybody
-        weights = self.descend(problem, shared, rate=rate)
+        start = self.whole(shared, state, problem)
+        rate = self.rate_of(problem.at(), start, list(start))  # before it decays, by as much for everybody
+        weights = self.descend(problem, start, rate=rate)
         length = rate * self.gradients_counted(self.steps_of(problem, self.duration))
-        moved = minus(weights, shared)
+        moved, statistics = apart(minus({name: weights[name] for name in shared}, shared))
         direction = {name: d / length for name, d in moved.items()} if length else moved
-        sent = {**direction, _LENGTH: torch.tensor([length, 1.0], dtype=torch.float64)}
-        return Update(state, sent, model=self.personal(shared, weights, problem))
+        sent = {**direction, **statistics, _LENGTH: torch.tensor([length, 1.0], dtype=torch.float64)}
+        own = self.own_part(problem.model, weights)
+        return Update({**state, **own}, sent, model=self.personal(shared, weights, problem))
 
     def server_step(
         self, now: Round, shared: Weights, server: Weights, aggregate: Weights
     ) -> tuple[Weights, Weights]:
         """Go the mean length in the mean direction."""
         total, count = aggregate[_LENGTH].tolist()
-        direction = {name: d for name, d in aggregate.items() if name != _LENGTH}
-        return step(shared, direction, -total / count if count else 0.0), server
+        direction = {name: d for name, d in apart(aggregate)[0].items() if name != _LENGTH}
+        moved = step(shared, direction, -total / count if count else 0.0)
+        return {**moved, **averaged(shared, aggregate)}, server

@@ -9,7 +9,8 @@
       yogi        v <- v - (1 - b_2) D^2 sign(v - D^2)
 
 m starts at 0 and v at eps^2, and neither is corrected for it. The authors' values: b_1 = 0.9, of Adagrad 0; b_2 = 0.99,
-eps = 1e-3; rho by search, between 1e-3 and 10. rho is `server_lr`.
+eps = 1e-3; rho by search, between 1e-3 and 10. rho is `server_lr`. Running statistics of batch norm are averaged, as in
+FedAvg: no optimiser steps on them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from pflego.algorithms.fedavg import FedAvg
 from pflego.algorithms.registry import method
+from pflego.algorithms.statistics import apart, averaged
 from pflego.declaration import LearningRate, Positive, Probability
 from pflego.exchange.round import Round
 from pflego.weights import Weights
@@ -44,6 +46,8 @@ class FedOpt(FedAvg):
         The least that a step is divided by.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     server_optimizer: Literal["adam", "yogi", "adagrad", "momentum"] = "adam"
     server_lr: LearningRate = 0.03
     beta1: Probability | None = None
@@ -57,8 +61,8 @@ class FedOpt(FedAvg):
         beta1 = self.beta1
         if beta1 is None:
             beta1 = 0.0 if self.server_optimizer == "adagrad" else 0.9
-        moved, memory = dict(shared), {}
-        for name, difference in aggregate.items():
+        moved, memory = {**shared, **averaged(shared, aggregate)}, {}
+        for name, difference in apart(aggregate)[0].items():
             mean = server.get(f"{name}/mean", torch.zeros_like(difference)) * beta1
             if self.server_optimizer == "momentum":
                 mean = step = mean + difference

@@ -17,6 +17,9 @@ V_i reaches client i when it next takes part; until then its model has the head 
 W_0, the same for all, before the first time. tau is `steps`, s `body_steps`, beta `client_lr`, beta_h `head_lr`. The
 authors have one epoch for the head at rate 0.1 and 5 for the backbone at 0.01, batches of 50, momentum 0.5, decay
 5e-4, mu 1. They pull a class that has no mean yet to the client's own; here it is left alone.
+
+Parts of the backbone that are personal learn with theta_i, and stay. Its steps are taken in training mode; features for
+the head, for h, v and the class sums are of evaluation mode. Running statistics of batch norm are averaged.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ from pflego.algorithms.base import Family
 from pflego.algorithms.fedrep import FedRep
 from pflego.algorithms.registry import method
 from pflego.algorithms.simplex import best_combination
+from pflego.algorithms.statistics import averaged
 from pflego.declaration import AutoRate, Strength
+from pflego.errors import ModelError
 from pflego.exchange.round import Round, Update, by_client, of_client
 from pflego.federation.roster import ClientId
 from pflego.learning.heads import is_head
@@ -56,6 +61,8 @@ class FedPAC(FedRep):
         beta_h, the rate of the head's steps; client_lr if not given.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     mu: Strength = 1.0
     head_lr: AutoRate | None = None
 
@@ -69,14 +76,23 @@ class FedPAC(FedRep):
         """Heads can be combined where an output means the same everywhere."""
         return "global"
 
+    def check_model(self, model: Model) -> None:
+        """Refuse a head that stays at home: heads are combined."""
+        super().check_model(model)
+        if model.personal_head:
+            raise ModelError(
+                "fedpac combines the heads of clients: leave head out of personal, or take FedRep, which keeps them"
+            )
+
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
         """theta_0, W_0, and means that are not known yet."""
         head = self._first_head(model, outputs, seed)
-        return {**model.weights(), **head, **class_means.unknown_means(model, outputs)}
+        return {**model.shared_weights(), **head, **class_means.unknown_means(model, outputs)}
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
-        """W_0."""
-        return self._first_head(problem.model, problem.outputs, seed)
+        """W_0, and what of the backbone is personal."""
+        head = self._first_head(problem.model, problem.outputs, seed)
+        return {**head, **problem.model.personal_weights()}
 
     def sent_alone(self, name: str) -> bool:
         """Heads and their statistics are what the server combines for each client, by itself."""
@@ -92,27 +108,31 @@ class FedPAC(FedRep):
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """Train head and backbone in turn; send the backbone's way, class sums, and the head's way by itself."""
         received = {name: w for name, w in shared.items() if is_head(name)}
-        before = problem.features(shared)
-        weights = self._in_turn(shared, received, problem, before)
+        start = self.whole(shared, state, problem)
+        before = problem.features(start)
+        weights = self._in_turn(start, problem, before)
         after = problem.features(weights)
         classes = len(shared[class_means.KNOWN])
         trained = {name: weights[name] for name in received}
+        theta = {name: w for name, w in weights.items() if name in shared and name not in received}
         head_way = {_ALONE + name: way for name, way in minus(trained, received).items()}
         sent = {
-            **minus({name: weights[name] for name in problem.model.names}, shared),
+            **minus(theta, shared),
             **class_means.class_sums(problem, after, classes),
             **head_way,
             **_statistics(problem, before, classes),
         }
         loss = problem.head_loss(weights, after)
-        return Update(trained, sent, loss=loss, model=weights)
+        kept = {**trained, **self.own_part(problem.model, weights)}
+        return Update(kept, sent, loss=loss, model=weights)
 
     def server_step(
         self, now: Round, shared: Weights, server: Weights, aggregate: Weights
     ) -> tuple[Weights, Weights]:
         """Average backbones, take the means of classes, combine heads."""
         theta = {name: shared[name] for name in aggregate if name in shared}
-        moved = {**shared, **plus(theta, aggregate), **class_means.updated(shared, aggregate)}
+        moved = {**shared, **plus(theta, aggregate), **averaged(shared, aggregate)}
+        moved |= class_means.updated(shared, aggregate)
         cohort = by_client(aggregate)
         heads = []
         for client, sent in cohort.items():
@@ -130,14 +150,16 @@ class FedPAC(FedRep):
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Train the head on cached features, then the backbone, as in a round that begins with this head."""
-        weights = self._in_turn(shared, state, problem, problem.features(shared))
-        return {name: w for name, w in weights.items() if is_head(name) or name in problem.model.names}
+        start = {**shared, **state}
+        return self._in_turn(start, problem, problem.features(start))
 
-    def _in_turn(self, shared: Weights, head: Weights, problem: Problem, features: Tensor) -> Weights:
-        weights = {**{name: shared[name] for name in problem.model.names}, **head}
-        duration = self.duration - self.body
+    def _in_turn(self, start: Weights, problem: Problem, features: Tensor) -> Weights:
+        """Train the head, then the backbone; give both."""
+        model, duration = problem.model, self.duration - self.body
+        weights = {name: start[name] for name in (*model.names, *model.statistics)}
+        weights |= {name: w for name, w in start.items() if is_head(name)}
         weights |= self.head_steps(problem, weights, duration, rate=self.head_lr, features=features)
-        pull = class_means.pull(shared, problem, self.mu)
+        pull = class_means.pull(start, problem, self.mu)
         return self.descend(problem, weights, duration=self.body, only=problem.model.names, on_features=pull)
 
     def _first_head(self, model: Model, outputs: int, seed: int) -> Weights:

@@ -8,6 +8,9 @@ w_i, a whole model, is what client i keeps and uses. P_c are the federation's pr
 class that nobody has sent yet are not pulled. Sums and numbers are those of the model after its steps, over all
 samples of a client, for one more forward pass; means of means, over batches or over clients, would be others. tau is
 `steps`, beta `client_lr`. The authors have mu 1, rate 0.01, momentum 0.5, one epoch of batches of 4.
+
+Everything is personal, whatever a model says, running statistics of batch norm included. Steps are taken in training
+mode, the sums are of evaluation mode.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ class FedProto(LocalSteps):
     mu
         The strength of the pull. At 0 everybody learns alone.
     """
+
+    abilities = frozenset({"personal parts", "training mode"})
 
     mu: Strength = 1.0
 

@@ -17,6 +17,9 @@ The other side of that: classes that nobody has together are told apart by nothi
 classes a client FedAvg's model was by far the better generic one, with five they were level. Two models are served:
 W + P_i for the client, W for whoever comes without data (`serve`); of a finished run, W is in `run.shared`. P_i = 0 at
 first. In regression there is nothing to balance.
+
+Parts of the backbone that are personal learn by the generic loss, as theta does, and stay. In training mode both losses
+see the features of the same pass; running statistics of batch norm are averaged.
 """
 
 from __future__ import annotations
@@ -52,6 +55,8 @@ class FedRoD(FedAvg):
         are trained either way.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     serve: Literal["personal", "generic"] = "personal"
 
     @property
@@ -64,6 +69,14 @@ class FedRoD(FedAvg):
         """Only the generic model is everybody's."""
         return self.serve == "generic" and super().uses_shared_model
 
+    def check_model(self, model: Model) -> None:
+        """Refuse a personal head in the place of the generic one."""
+        super().check_model(model)
+        if model.personal_head:
+            raise ModelError(
+                "fedrod has a personal head for everybody beside the generic one: leave head out of personal"
+            )
+
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
         """theta_0 and W_0."""
         if not isinstance(model.head(outputs), LinearHead):
@@ -73,13 +86,15 @@ class FedRoD(FedAvg):
         return super().init_shared(model, outputs, seed)
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
-        """P_i = 0."""
-        return {_OWN: problem.new_head("zeros", seed)[HEAD]}
+        """P_i = 0, and what of the backbone is personal."""
+        return {_OWN: problem.new_head("zeros", seed)[HEAD], **super().init_state(problem, seed)}
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on the generic model and the personal head; keep the latter, send how far the former went."""
         moved, own = self._steps(shared, state, problem)
-        return Update(own, minus(moved, shared), model=self.personal(moved, own, problem))
+        way = minus({name: moved[name] for name in shared}, shared)
+        kept = {**own, **self.own_part(problem.model, moved)}
+        return Update(kept, way, model=self.personal(moved, kept, problem))
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """W + P_i on theta, or W alone; or what a client has made of it, fine-tuned if asked."""
@@ -97,28 +112,30 @@ class FedRoD(FedAvg):
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
         """Fit a personal head beside the generic one, on the backbone as it is."""
-        start = {HEAD: shared[HEAD] + state[_OWN]}
-        fitted = fit_head(problem, start, problem.forward(shared).features, steps=steps)
-        return {_OWN: fitted[HEAD] - shared[HEAD]}
+        parts = self.fitted(shared, self.own_part(problem.model, state), problem, steps)
+        features = problem.forward({**shared, **parts}).features
+        fitted = fit_head(problem, {HEAD: shared[HEAD] + state[_OWN]}, features, steps=steps)
+        return {_OWN: fitted[HEAD] - shared[HEAD], **parts}
 
     def _steps(self, shared: Weights, state: Weights, problem: Problem) -> tuple[Weights, Weights]:
         """Take the steps of a round; give the generic model and the personal head."""
-        balance = _Balance(problem)
+        balance, masks = _Balance(problem), problem.masks()
 
         def gradient(weights: Weights, batch: Tensor | None) -> Weights:
             here = problem if batch is None else problem.part(batch)
-            forward = here.forward(weights)
+            forward = here.forward(weights, masks=masks)
             at_generic, slopes = balance.gradient(weights[HEAD], forward.features, here.targets)
             both = {HEAD: weights[HEAD] + weights[_OWN]}
             at_personal = here.head_gradient(both, forward.features).head[HEAD]
             return {**forward.backward(slopes), HEAD: at_generic, _OWN: at_personal}
 
-        rate = self.rate_of(problem, shared, list(shared))
+        start = self.whole(shared, state, problem)
+        rate = self.rate_of(problem, start, list(start))
         batches = problem.batches(self.batch_size, self.steps_of(problem, self.duration))
-        weights = {**shared, **state}
+        weights = {**start, _OWN: state[_OWN]}
         rule = Rule(rate, self.momentum, self.weight_decay)
         ended = take_steps(gradient, weights, list(weights), batches, rule)
-        return {name: ended[name] for name in shared}, {_OWN: ended[_OWN]}
+        return {name: ended[name] for name in start}, {_OWN: ended[_OWN]}
 
 
 class _Balance:

@@ -7,6 +7,9 @@ w is backbone and head together. FedAvg with one step and a rate that all client
 gradients travel, so that it stays exact where beta="auto" measures a rate of their own for clients: the server then
 takes the smallest of the cohort's. A participant is judged after a step of its own.
 
+Like FedAvg's step the gradient is taken in training mode, where a backbone has one; it moves the running statistics of
+batch norm once, and these are averaged. Personal parts take the step at home, at the client's own rate.
+
 Under an objective a client sends phi'(l_i(w_t)) g_i, a decay of the weights being part of l_i; loss and gradient come
 from the same pass over all of its samples. With everyone in the round that is gradient descent on
 F = sum_i a_i phi(l_i), and with some of them unbiased under missing="inverse" alone: as without an objective, the
@@ -21,11 +24,12 @@ import torch
 
 from pflego.algorithms.fedavg import FedAvg
 from pflego.algorithms.registry import method
+from pflego.algorithms.statistics import apart, averaged
 from pflego.exchange.objective import Emphasis
 from pflego.exchange.round import Round, Update
 from pflego.learning.problem import Problem
 from pflego.learning.theory import best_rate
-from pflego.weights import Weights, norm, step, weighted_sum
+from pflego.weights import Weights, minus, norm, step, weighted_sum
 
 _INVERSE = "inverse rate"  # 1/beta as a client has measured it: the largest counts
 
@@ -42,6 +46,8 @@ class FedSGD(FedAvg):
         beta, the rate of the server's step. "auto": the smallest of the cohort's 1/L.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     steps: ClassVar[int] = 1  # type: ignore[misc]  # no field: more than one would be FedAvg
     epochs: ClassVar[None] = None  # type: ignore[misc]
 
@@ -57,23 +63,26 @@ class FedSGD(FedAvg):
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """Send the gradient at the shared model."""
-        rate = self.rate_of(problem, shared, list(shared))
+        start = self.whole(shared, state, problem)
+        rate = self.rate_of(problem, start, list(start))
+        start = problem.model.with_own_statistics(start)  # which the pass moves
         loss = None
         if now.emphasis is None:
             [batch] = problem.batches(self.batch_size, 1)
-            gradient = self._with_decay(problem.gradient(shared, batch), shared)
+            gradient = self._with_decay(problem.gradient(start, batch, masks=problem.masks()), start)
         else:
-            gradient, loss = self._gradient_and_loss(shared, problem)
+            gradient, loss = self._gradient_and_loss(start, problem)
             if self.client_lr == "auto":
                 rate = _emphasised_rate(now.emphasis, rate, self._decayed(now), loss, gradient)
             gradient = weighted_sum([(now.emphasis.factor(loss), gradient)])
-        stepped = step(shared, gradient, rate)
+        stepped = step(start, gradient, rate)
+        _, moved = apart(minus({name: stepped[name] for name in shared}, shared))
         measured = {
             name: torch.tensor(1 / rate if rate else 0.0, dtype=torch.float64) for name in self.largest
         }
         return Update(
-            state,
-            {**gradient, **measured},
+            {**state, **self.own_part(problem.model, stepped)},
+            {**{name: g for name, g in gradient.items() if name in shared}, **moved, **measured},
             joint_loss=loss,
             model=self.personal(shared, stepped, problem),
         )
@@ -87,18 +96,21 @@ class FedSGD(FedAvg):
             rate = 1 / inverse if inverse else 0.0
         else:
             rate = self.client_lr * self._decayed(now)
-        return step(shared, aggregate, rate), server
+        moved = step(shared, apart(aggregate)[0], rate)
+        return {**moved, **averaged(shared, aggregate)}, server
 
-    def _gradient_and_loss(self, shared: Weights, problem: Problem) -> tuple[Weights, float]:
+    def _gradient_and_loss(self, weights: Weights, problem: Problem) -> tuple[Weights, float]:
         """Compute both over all samples, in one pass each way."""
-        forward = problem.forward(shared)
-        at_head = problem.head_gradient(shared, forward.features)
-        loss = problem.head_loss(shared, forward.features) + self.weight_decay / 2 * norm(shared) ** 2
+        forward = problem.forward(weights, masks=problem.masks())
+        at_head = problem.head_gradient(weights, forward.features)
+        decay = self.weight_decay / 2 * norm(apart(weights)[0]) ** 2
         gradient = {**forward.backward(at_head.features), **at_head.head}
-        return self._with_decay(gradient, shared), loss
+        return self._with_decay(gradient, weights), problem.head_loss(weights, forward.features) + decay
 
-    def _with_decay(self, gradient: Weights, shared: Weights) -> Weights:
-        return weighted_sum([(1.0, gradient), (self.weight_decay, shared)]) if self.weight_decay else gradient
+    def _with_decay(self, gradient: Weights, weights: Weights) -> Weights:
+        if not self.weight_decay:
+            return gradient
+        return weighted_sum([(1.0, gradient), (self.weight_decay, apart(weights)[0])])
 
     def _decayed(self, now: Round) -> float:
         """Give the part of the first rate that is left in this round."""

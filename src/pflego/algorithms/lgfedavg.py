@@ -13,6 +13,8 @@ function can give the first head:
     start = pflego.Model(first.personal_model(federation.ids[0]).backbone, features=model.features)
     algorithm = pflego.LGFedAvg(head_init=lambda rows, columns, generator: first.shared["head"])
     run = pflego.train(federation, start, algorithm, rounds=100)
+
+All of the backbone is personal, whatever a model says, running statistics of batch norm included.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Literal
 from pflego.algorithms.base import Family
 from pflego.algorithms.local_steps import LocalSteps
 from pflego.algorithms.registry import method
+from pflego.errors import ModelError
 from pflego.exchange.round import Round, Update
 from pflego.learning.model import Model
 from pflego.learning.problem import Problem
@@ -40,12 +43,22 @@ class LGFedAvg(LocalSteps):
         the federation; "local": outputs are numbered anew on every client.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     labels: Literal["local", "global"] = "global"
 
     @property
     def family(self) -> Family:
         """The head is shared, the backbone is not."""
         return "split"
+
+    def check_model(self, model: Model) -> None:
+        """Refuse a personal head: it is all that is shared."""
+        super().check_model(model)
+        if model.personal_head:
+            raise ModelError(
+                "lgfedavg shares nothing but the head: leave head out of personal, or take Local"
+            )
 
     def init_shared(self, model: Model, outputs: int, seed: int) -> Weights:
         """W_0."""

@@ -31,6 +31,7 @@ from pflego.declaration import AutoRate, Limits, NotNegative, Whole
 from pflego.learning.gram import Span
 from pflego.learning.heads import Descent, Head, HeadInit, LinearHead, is_head
 from pflego.learning.model import Model
+from pflego.learning.modes import is_statistic
 from pflego.learning.problem import FeatureTerm, Problem
 from pflego.learning.theory import best_rate, expected_smoothness
 from pflego.weights import Weights
@@ -115,6 +116,10 @@ class LocalSteps(Algorithm):
         """Take from a model's weights what stays with a client because the model says so."""
         return model.personal_part(weights)
 
+    def whole(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
+        """Give the model that a client's steps begin at: the shared one, and what of it is its own."""
+        return {**shared, **self.own_part(problem.model, state)}
+
     def descend(
         self,
         problem: Problem,
@@ -149,9 +154,7 @@ class LocalSteps(Algorithm):
         steps = self.steps_of(problem, self.duration if duration is None else duration)
         if not steps:
             return weights
-        model = problem.model
-        still = {*model.statistics}  # what moves them is no gradient
-        moving = [name for name in (weights if only is None else only) if name not in still]
+        moving = list(weights if only is None else only)
         rate = self.rate_of(problem, weights, moving, mu, rate, on_features)
         whole = self.batch_size is None and not self.weight_decay and slope is None and on_features is None
         if whole and (span := Span.of(problem, weights, steps=steps, moving=moving, anchor=anchor)):
@@ -161,11 +164,10 @@ class LocalSteps(Algorithm):
             ended = take_steps(lambda w, _: span.gradient(w), start, moving, [None] * steps, rule)
             return span.leave(ended)
         rule = Rule(rate, self.momentum, self.weight_decay, anchor, mu, slope)
-        batches = problem.batches(self.batch_size, steps, draw)
-        masks = problem.generator(f"dropout, {draw}") if model.live else None
+        batches, masks = problem.batches(self.batch_size, steps, draw), problem.masks(draw)
         return take_steps(
             lambda w, batch: problem.gradient(w, batch, on_features=on_features, masks=masks),
-            model.with_own_statistics(weights),
+            weights,
             moving,
             batches,
             rule,
@@ -177,8 +179,14 @@ class LocalSteps(Algorithm):
         """Fit a newcomer's head to the shared backbone; parts of the backbone that are personal take steps with it."""
         if not self.own_part(problem.model, state):
             return super().welcome(shared, state, problem, steps=steps)
-        fitted = self.descend(problem, {**shared, **state}, duration=steps, only=list(state))
-        return {name: fitted[name] for name in state}
+        return self.fitted(shared, state, problem, steps)
+
+    def fitted(self, shared: Weights, own: Weights, problem: Problem, duration: int | None = None) -> Weights:
+        """Fit a client's own part of a model to the shared one, which is held as it is; nothing, where it has none."""
+        if not own:
+            return own
+        ended = self.descend(problem, {**shared, **own}, duration=duration, only=list(own))
+        return {name: ended[name] for name in own}
 
     def rate_of(
         self,
@@ -250,13 +258,20 @@ class Rule:
 def take_steps(
     gradient: Gradient, weights: Weights, moving: Sequence[str], batches: Iterable[Tensor | None], rule: Rule
 ) -> Weights:
-    """Take a step for each batch in the weights that move; the others stay."""
-    weights = {**weights, **{name: weights[name].clone() for name in moving}}
+    """Take a step for each batch in the weights that move; the others stay.
+
+    Running statistics never move by a step: computing a gradient in training mode moves them, here in copies.
+    """
+    moving = [name for name in moving if not is_statistic(name)]
+    copied = [*moving, *filter(is_statistic, weights)]
+    weights = {**weights, **{name: weights[name].clone() for name in copied}}
     places = [weights[name] for name in moving]
     goals = rule.anchor if rule.anchor is not None and rule.mu else {}
     pulled = [place for place, name in enumerate(moving) if name in goals]
     anchors, held = [goals[moving[k]] for k in pulled], [places[k] for k in pulled]
-    slopes = [rule.slope[name] for name in moving] if rule.slope is not None else None
+    slope = rule.slope or {}
+    sloped = [place for place, name in enumerate(moving) if name in slope]
+    slopes = [slope[moving[k]] for k in sloped]
     velocity: Tensors = []
     for batch in batches:
         found = gradient(weights, batch)
@@ -264,17 +279,23 @@ def take_steps(
         if rule.weight_decay:
             move = torch._foreach_add(move, places, alpha=rule.weight_decay)
         if anchors:
-            pulls = torch._foreach_sub(held, anchors)
-            drawn = torch._foreach_add([move[k] for k in pulled], pulls, alpha=rule.mu)
-            back = dict(zip(pulled, drawn, strict=True))
-            move = [back.get(place, one) for place, one in enumerate(move)]
-        if slopes is not None:
-            move = torch._foreach_add(move, slopes)
+            move = _add_at(pulled, move, torch._foreach_sub(held, anchors), rule.mu)
+        if slopes:
+            move = _add_at(sloped, move, slopes)
         if rule.momentum:
             move = torch._foreach_add(move, velocity, alpha=rule.momentum) if velocity else move
             velocity = move
         torch._foreach_add_(places, move, alpha=-rule.rate)
     return weights
+
+
+def _add_at(places: list[int], move: Tensors, terms: Tensors, factor: float = 1.0) -> Tensors:
+    """Add terms to the tensors that stand at some places."""
+    if len(places) == len(move):
+        return torch._foreach_add(move, terms, alpha=factor)
+    added = torch._foreach_add([move[place] for place in places], terms, alpha=factor)
+    changed = dict(zip(places, added, strict=True))
+    return [changed.get(place, one) for place, one in enumerate(move)]
 
 
 def _smoothness(
@@ -291,7 +312,7 @@ def _smoothness(
     constant = problem.head_smoothness(model, features)
     ratio = _roughness(problem, features, constant, batch_size)
     # in one order, however the weights were kept: the power method starts at random
-    start = {name: weights[name] for name in sorted(moving)}
+    start = {name: weights[name] for name in sorted(moving) if not is_statistic(name)}
     with suppress(RuntimeError):  # a backbone that cannot be differentiated twice trains all the same
         here = problem.smoothness(
             start, lambda moved: model_at({**weights, **moved}), _ITERATIONS, on_features=on_features

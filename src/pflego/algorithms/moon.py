@@ -13,6 +13,9 @@ makes of the features; here it is the features themselves.
 phi_t and phi_p do not change during a round: two forward passes for them all, and one per step for phi_i, where a
 loop that looks them up in every step makes three. tau is `steps`, beta `client_lr`, T `temperature`. The authors have
 T 0.5 and mu 5 on CIFAR-10, 1 on CIFAR-100; rate 0.01, momentum 0.9, 10 epochs of batches of 64.
+
+phi_t and phi_p are features of evaluation mode, phi_i, in a step, of training mode. Personal parts take the steps and
+stay; the model that was received has them, too. Running statistics of batch norm are averaged.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from pflego.algorithms.registry import method
 from pflego.declaration import Positive, Strength
 from pflego.exchange.round import Round, Update
 from pflego.learning.problem import FeatureTerm, Problem
-from pflego.weights import Weights, minus
+from pflego.weights import Weights, minus, of_prefix, with_prefix
 
 _PREVIOUS = "previous/"  # of the names of the state: the backbone of the client's previous round
 
@@ -42,18 +45,21 @@ class MOON(FedAvg):
         T, by which similarities are divided.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     mu: Strength = 1.0
     temperature: Positive = 0.5
 
     def init_state(self, problem: Problem, seed: int) -> Weights:
-        """theta_0, in the place of a previous backbone."""
-        return _as_previous(problem.model.weights())
+        """theta_0, in the place of a previous backbone, and what is personal."""
+        return {**_backbone(problem.model.weights(), problem), **super().init_state(problem, seed)}
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on a copy of the model; send how far it went, keep its backbone."""
         weights = self.adapt(shared, state, problem)
-        kept = _as_previous({name: weights[name] for name in problem.model.names})
-        return Update(kept, minus(weights, shared), model=self.personal(shared, weights, problem))
+        way = minus({name: weights[name] for name in shared}, shared)
+        kept = {**_backbone(weights, problem), **self.own_part(problem.model, weights)}
+        return Update(kept, way, model=self.personal(shared, weights, problem))
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Return the shared model, or what a client has made of it, fine-tuned if asked."""
@@ -62,16 +68,16 @@ class MOON(FedAvg):
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau steps on a copy of the model, with the contrastive term, as in a round."""
-        previous = {name: state[_PREVIOUS + name] for name in problem.model.names}
-        if not self.mu:
-            return self.descend(problem, shared)
-        return self.descend(problem, shared, on_features=self._contrast(shared, previous, problem))
+        received, previous = self.whole(shared, state, problem), of_prefix(_PREVIOUS, state)
+        contrast = self._contrast(received, previous, problem) if self.mu else None
+        return self.descend(problem, received, on_features=contrast)
 
     def welcome(
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
-        """Begin where the others are: without a contrast in the first round."""
-        return _as_previous({name: shared[name] for name in problem.model.names})
+        """Begin where the others are, with own parts fitted to that: without a contrast in the first round."""
+        own = self.fitted(shared, self.own_part(problem.model, state), problem, steps)
+        return {**_backbone({**shared, **own}, problem), **own}
 
     def _contrast(self, received: Weights, previous: Weights, problem: Problem) -> FeatureTerm:
         near, far = problem.features(received), problem.features(previous)  # (samples, M)
@@ -84,5 +90,7 @@ class MOON(FedAvg):
         return term
 
 
-def _as_previous(theta: Weights) -> Weights:
-    return {_PREVIOUS + name: w for name, w in theta.items()}
+def _backbone(weights: Weights, problem: Problem) -> Weights:
+    """Keep a backbone, running statistics included, as the previous one."""
+    names = (*problem.model.names, *problem.model.statistics)
+    return with_prefix(_PREVIOUS, {name: weights[name] for name in names})

@@ -12,6 +12,10 @@ This descends l_i(w - a grad l_i(w)), whose gradient is (I - a H) d with the Hes
 (order="hessian-free"); order="first" leaves it out. B, B' and B'' are disjoint and drawn anew for every step: of
 `batch_size` samples each, or all of a client's in equal parts; an epoch has as many steps as it takes to draw all
 samples once. a is `inner_lr`, beta `client_lr`. The authors' values are a = 0.01, beta = 0.001, tau from 4 to 10.
+
+Where a backbone has a training mode, all of these gradients are taken in it: the two of h with the same masks of
+dropout, for h is their difference. Running statistics of batch norm move once per step, by the gradient at w_i, and are
+averaged. Personal parts take the steps, and the one before use, with everything else, and stay.
 """
 
 from __future__ import annotations
@@ -49,6 +53,8 @@ class PerFedAvg(FedAvg):
         How far apart the two gradients are taken, in lengths of the gradient itself.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     inner_lr: AutoRate = "auto"
     order: Literal["first", "hessian-free"] = "hessian-free"
     delta: Positive = 1e-3
@@ -69,22 +75,26 @@ class PerFedAvg(FedAvg):
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Take the one step, on all samples, from the shared model or from what a client has made of it."""
-        weights = {**shared, **state}
-        return step(weights, problem.gradient(weights), self._inner_rate(problem, weights))
+        weights = problem.model.with_own_statistics({**shared, **state})
+        rate = self._inner_rate(problem, weights)
+        gradient = problem.gradient(weights, masks=problem.at().masks())  # which moves the statistics
+        return step(weights, gradient, rate)
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """tau steps on a copy of the model, as in a round."""
-        inner = self._inner_rate(problem, shared)
+        start = self.whole(shared, state, problem)
+        inner = self._inner_rate(problem, start)
         same = self.client_lr == self.inner_lr  # what was measured need not be measured again
-        outer = self.rate_of(problem, shared, list(shared), rate=inner if same else None)
+        outer = self.rate_of(problem, start, list(start), rate=inner if same else None)
+        masks = problem.masks()
 
         def gradient(weights: Weights, batch: Tensor | None) -> Weights:
             assert batch is not None
-            return self._meta_gradient(problem, weights, batch.tensor_split(self._parts), inner)
+            return self._meta_gradient(problem, weights, batch.tensor_split(self._parts), inner, masks)
 
         batches = self._batches(problem, self.steps_of(problem, self.duration))
         rule = Rule(outer, self.momentum, self.weight_decay)
-        return take_steps(gradient, shared, list(shared), batches, rule)
+        return take_steps(gradient, start, list(start), batches, rule)
 
     @property
     def _parts(self) -> int:
@@ -105,15 +115,28 @@ class PerFedAvg(FedAvg):
                 yield drawn if self.batch_size is None else drawn[: self._parts * self.batch_size]
 
     def _meta_gradient(
-        self, problem: Problem, weights: Weights, batches: tuple[Tensor, ...], inner: float
+        self,
+        problem: Problem,
+        weights: Weights,
+        batches: tuple[Tensor, ...],
+        inner: float,
+        masks: torch.Generator | None,
     ) -> Weights:
         """(I - a H) d, or d."""
         first, second, *third = batches
-        direction = problem.gradient(step(weights, problem.gradient(weights, first), inner), second)
+        slope = problem.gradient(weights, first, masks=masks)
+
+        def away(direction: Weights, rate: float, batch: Tensor) -> Weights:
+            there = problem.model.with_own_statistics(step(weights, direction, rate))
+            return problem.gradient(there, batch, masks=masks)
+
+        direction = away(slope, inner, second)
         if not third:
             return direction
-        ahead, behind = (
-            problem.gradient(step(weights, direction, sign * self.delta), *third) for sign in (-1, 1)
-        )
+        drawn = None if masks is None else masks.get_state()
+        ahead = away(direction, -self.delta, *third)
+        if masks is not None and drawn is not None:
+            masks.set_state(drawn)
+        behind = away(direction, self.delta, *third)
         bend = inner / (2 * self.delta)
         return weighted_sum([(1.0, direction), (-bend, ahead), (bend, behind)])

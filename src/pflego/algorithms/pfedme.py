@@ -12,16 +12,22 @@ min_theta l_i(theta) + lambda/2 |theta - w|^2, where theta_i is at its minimum: 
 authors' values are lambda = 15, K = 5, R = 20, eta = 0.005, beta = 0.1, b = 1, batches of 20, and clients that count
 the same (weighting="equal"); beta (L + lambda) must stay below 2, which theirs do on smooth losses alone. R is
 `steps`, K `inner_steps`, lambda `mu`, beta `client_lr`, eta `local_lr`, b `server_lr`.
+
+Parts that are personal are theta_i's alone: they begin a round where the last one left them, and nothing pulls them.
+Running statistics of batch norm are those of theta_i's passes, for w_i makes none: they are sent and averaged, b or no.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from torch import Tensor
+
 from pflego.algorithms.base import Family
 from pflego.algorithms.fedavg import FedAvg
 from pflego.algorithms.local_steps import Rule, take_steps
 from pflego.algorithms.registry import method
+from pflego.algorithms.statistics import apart, averaged
 from pflego.declaration import Positive, Strength, Whole
 from pflego.exchange.round import Round, Update
 from pflego.learning.problem import Problem
@@ -47,6 +53,8 @@ class PFedMe(FedAvg):
         b, the share of the way to the mean of the local models that the shared one goes; more than 1 goes beyond it.
     """
 
+    abilities = frozenset({"personal parts", "training mode"})
+
     steps: Whole = 10
     inner_steps: Whole = 5
     mu: Strength = 1.0
@@ -71,14 +79,15 @@ class PFedMe(FedAvg):
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """Train the personal and the local model; keep the first, send how far the second went."""
-        personal, local = self._solve(shared, problem)
+        personal, local = self._solve(shared, state, problem)
         return Update(personal, minus(local, shared))
 
     def server_step(
         self, now: Round, shared: Weights, server: Weights, aggregate: Weights
     ) -> tuple[Weights, Weights]:
         """Go a share of the way to the mean of the local models."""
-        return step(shared, aggregate, -self.server_lr), server
+        moved = step(shared, apart(aggregate)[0], -self.server_lr)
+        return {**moved, **averaged(shared, aggregate)}, server
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """theta_i."""
@@ -86,27 +95,31 @@ class PFedMe(FedAvg):
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
         """Train a personal model from the shared one, as in a round."""
-        personal, _ = self._solve(shared, problem)
+        personal, _ = self._solve(shared, state, problem)
         return personal
 
     def welcome(
         self, shared: Weights, state: Weights, problem: Problem, *, steps: int | None = None
     ) -> Weights:
         """Train a personal model from the shared one, as in anybody's round."""
-        personal, _ = self._solve(shared, problem, steps)
+        personal, _ = self._solve(shared, state, problem, steps)
         return personal
 
     def _solve(
-        self, shared: Weights, problem: Problem, duration: int | None = None
+        self, shared: Weights, state: Weights, problem: Problem, duration: int | None = None
     ) -> tuple[Weights, Weights]:
         """Give theta_i and w_i after R times K steps."""
-        names = list(shared)
-        rate = self.rate_of(problem, shared, names, self.mu)
-        personal = local = shared
+        personal, (local, _), masks = self.whole(shared, state, problem), apart(shared), problem.masks()
+        names = list(personal)
+        rate = self.rate_of(problem, personal, names, self.mu)
+
+        def gradient(weights: Weights, batch: Tensor | None) -> Weights:
+            return problem.gradient(weights, batch, masks=masks)
+
         times = self.steps_of(problem, self.duration if duration is None else duration)
         for batch in problem.batches(self.batch_size, times):
             rule = Rule(rate, self.momentum, self.weight_decay, anchor=local, mu=self.mu)
             batches = [batch] * self.inner_steps
-            personal = take_steps(problem.gradient, personal, names, batches, rule)
+            personal = take_steps(gradient, personal, names, batches, rule)
             local = step(local, minus(local, personal), self.local_lr * self.mu)
-        return personal, local
+        return personal, {**{name: personal[name] for name in shared}, **local}

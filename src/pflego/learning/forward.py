@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class ForwardPass:
     """A pass of one client's samples through the backbone, or of several clients' together.
 
-    One backward pass can follow it. A pass of a part of one client's samples, prepared inputs, is not counted; with
-    `masks` it is one in training mode.
+    One backward pass can follow it. A pass of a part of one client's samples, prepared inputs, is not counted. With
+    `masks` it is one in training mode, of all samples in one piece.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class ForwardPass:
     ) -> None:
         self._problems = problems
         self._part = part
+        self._masks = masks
         model = problems[0].model
         self._theta = {name: weights[name].detach().requires_grad_() for name in model.names}
         self._weights = {**{name: weights[name] for name in model.statistics}, **self._theta}
@@ -99,6 +100,8 @@ class ForwardPass:
         """Say how many samples go through at a time, and of how many the activations are kept: of a part all."""
         if self._part is not None:
             return Kept(None, len(self._part))
+        if self._masks is not None:
+            return Kept(None, self._problems[0].samples)
         first = self._problems[0]
         if len(self._problems) == 1:
             return first.kept
@@ -108,15 +111,15 @@ class ForwardPass:
         """Prepare the samples in slices, but for the first of them."""
         if self._part is not None:
             return iter([] if beyond else [self._part])
+        if self._masks is not None:
+            [problem] = self._problems
+            return iter([] if beyond else [problem.model.prepare(problem.x, problem.device)])
         if not beyond and len(self._problems) == 1:
             return iter(self._problems[0].inputs())
         if beyond >= sum(problem.samples for problem in self._problems):
             return iter([])
-        x = (
-            torch.cat([problem.x for problem in self._problems])
-            if len(self._problems) > 1
-            else self._problems[0].x
-        )
+        xs = [problem.x for problem in self._problems]
+        x = torch.cat(xs) if len(xs) > 1 else xs[0]
         return self._problems[0].in_slices(x[beyond:], self._kept.size)
 
     def _count(self, *, forward: bool = False, backward: bool = False, beyond: int = 0) -> None:

@@ -24,6 +24,7 @@ from pflego.learning.modes import (
     drawing,
     dropouts,
     evaluation_copy,
+    is_statistic,
     statistics_of,
     training_copy,
     unruled,
@@ -96,6 +97,10 @@ class Model:
         self.names = tuple(self.sizes)
         if clash := [name for name in self.names if is_head(name)]:
             raise ModelError(f"the backbone's parameter {clash[0]!r} is called like a head's: rename it")
+        if clash := [name for name in self.names if is_statistic(name)]:
+            raise ModelError(
+                f"the backbone trains {clash[0]!r}, called like a statistic of batch norm: rename it"
+            )
         self._set_modes(norm)
         everything = (*self.names, *self.statistics)
         own = [n for n in everything if norm == "personal" and n in self.norm_names]

@@ -94,6 +94,15 @@ def statistics_of(norms: dict[str, nn.Module]) -> tuple[str, ...]:
     return tuple(f"{name}.{kind}".removeprefix(".") for name in norms for kind in STATISTICS)
 
 
+def is_statistic(name: str) -> bool:
+    """Tell whether a name among weights is that of a running statistic, which no gradient moves.
+
+    >>> is_statistic("body.1.running_var"), is_statistic("body.1.weight")
+    (True, False)
+    """
+    return name.rpartition(".")[2] in STATISTICS
+
+
 def evaluation_copy(backbone: nn.Module) -> nn.Module:
     """Copy a backbone in evaluation mode; the copy shares its tensors."""
     return _sharing(backbone).eval()

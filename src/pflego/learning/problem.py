@@ -145,6 +145,10 @@ class Problem:
         """Give the generator of this client's draws in this round."""
         return torch_generator(self.seed, purpose, round_number=self.round_number, client=self.client.id)
 
+    def masks(self, draw: str = "batches") -> torch.Generator | None:
+        """Give the generator of dropout's masks in steps in training mode, where the backbone has one."""
+        return self.generator(f"dropout, {draw}") if self.model.live else None
+
     def batches(self, size: int | None, steps: int, purpose: str = "batches") -> Iterator[Tensor | None]:
         """Draw which samples each of some steps looks at: all once, in a random order, before any comes again.
 
@@ -221,9 +225,9 @@ class Problem:
         generator = torch_generator(seed, "head", client=self.client.id)
         return self.head.init(how, generator, self.model.weight_dtype)
 
-    def forward(self, weights: Weights) -> ForwardPass:
-        """Pass all samples through the backbone once."""
-        return ForwardPass([self], weights)
+    def forward(self, weights: Weights, *, masks: torch.Generator | None = None) -> ForwardPass:
+        """Pass all samples through the backbone once; with masks in training mode, as in `gradient`."""
+        return ForwardPass([self], weights, masks=masks if self.model.live else None)
 
     def inputs(self) -> Iterable[Tensor]:
         """Prepare the samples for the backbone, in slices: kept for the next pass, unless memory is short."""
@@ -249,10 +253,10 @@ class Problem:
         self.passed.forward += self.samples
         return self._phi_in_steps(weights, self.model.prepare(self.x, self.device))
 
-    def _phi_in_steps(self, weights: Weights, x: Tensor) -> Tensor:
-        if not self.model.statistics:
+    def _phi_in_steps(self, weights: Weights, x: Tensor, masks: torch.Generator | None = None) -> Tensor:
+        if not self.model.statistics and masks is None:
             return self.model.phi(weights, x)
-        return self.model.phi_in_training(self.model.with_own_statistics(weights), x, None)
+        return self.model.phi_in_training(self.model.with_own_statistics(weights), x, masks)
 
     def head_loss(self, weights: Weights, features: Tensor) -> float:
         """Compute the loss at a head, from features."""
@@ -297,11 +301,22 @@ class Problem:
         parts = self._parts(weights_at, on_features)
         return theory.smoothness([*parts, *([penalty] if penalty else [])], point, iterations, tolerance)
 
-    def curvature(self, weights: Weights, vector: Weights, batch: Tensor | None = None) -> Weights:
-        """Multiply a vector by the Hessian of the loss in the weights that it names: one pass each way."""
+    def curvature(
+        self,
+        weights: Weights,
+        vector: Weights,
+        batch: Tensor | None = None,
+        *,
+        masks: torch.Generator | None = None,
+    ) -> Weights:
+        """Multiply a vector by the Hessian of the loss in the weights that it names: one pass each way.
+
+        Dropout draws from `masks`, or lets everything pass.
+        """
         here = self if batch is None else self.part(batch)
         point = {name: weights[name] for name in vector}
-        return theory.hessian_product(here._parts(lambda moved: {**weights, **moved}), point, vector)
+        parts = here._parts(lambda moved: {**weights, **moved}, masks=masks)
+        return theory.hessian_product(parts, point, vector)
 
     def gradient(
         self,
@@ -352,7 +367,10 @@ class Problem:
         return {**forward.backward(slopes), **at_head.head}
 
     def _parts(
-        self, weights_at: Callable[[Weights], Weights], on_features: FeatureTerm | None = None
+        self,
+        weights_at: Callable[[Weights], Weights],
+        on_features: FeatureTerm | None = None,
+        masks: torch.Generator | None = None,
     ) -> list[theory.Part]:
         """Split the loss into those of slices of the samples, as functions of any variables: a pass each way counts."""
 
@@ -361,7 +379,7 @@ class Problem:
                 self.passed.forward += len(x)
                 self.passed.backward += len(x)
                 weights = weights_at(point)
-                features = self._phi_in_steps(weights, self.model.prepare(x, self.device))
+                features = self._phi_in_steps(weights, self.model.prepare(x, self.device), masks)
                 value = self.task.loss(self.head.outputs(weights, features), targets)
                 if on_features is not None:
                     value = value + on_features(features, places)
@@ -369,7 +387,8 @@ class Problem:
 
             return loss
 
-        size = self.samples if self.model.statistics else self.slice or self.samples
+        in_one_piece = bool(self.model.statistics) or masks is not None
+        size = self.samples if in_one_piece else self.slice or self.samples
         slices = zip(
             torch.split(self.x, size),
             torch.split(self.targets, size),
