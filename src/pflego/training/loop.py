@@ -9,8 +9,8 @@ from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from pflego.algorithms.base import newcomer
 from pflego.engines.base import Engine, Outcome
 from pflego.engines.play import SLOWEST, Played
 from pflego.errors import UserError
@@ -196,14 +196,10 @@ class Training:
         for position in population.newcomers(run.federation.ids, number=number, seed=run.plan.seed):
             if self.own[position]:
                 problem = run.problems[position]
-                first = to(run.algorithm.init_state(problem, run.plan.seed), problem.device)
-                state = run.algorithm.welcome(run.shared, first, problem, steps=population.steps)
-                if not is_finite(state):
-                    raise UserError(
-                        f"client {problem.client.id!r} cannot join in round {number}: its head did not stay finite; "
-                        "check its data's scale"
-                    )
-                self._keep({problem.client.id: to(state, torch.device("cpu"))})
+                _, state = newcomer(
+                    run.algorithm, run.shared, problem, seed=run.plan.seed, steps=population.steps
+                )
+                self._keep({problem.client.id: state})
 
     def _keep(self, changed: Mapping[ClientId, Weights]) -> None:
         self.states.update(changed)
