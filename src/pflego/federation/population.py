@@ -83,6 +83,16 @@ class Population:
                 there[position] = happened[-1] if happened else not next(iter(events.values()))
         return there
 
+    @property
+    def comers(self) -> list[str]:
+        """The clients that come, by name."""
+        return [client for client, events in self._events.items() if any(events.values())]
+
+    @property
+    def goers(self) -> list[str]:
+        """The clients that go, by name."""
+        return [client for client, events in self._events.items() if not all(events.values())]
+
     def events(self, client: ClientId) -> Mapping[int, bool]:
         """Map round to whether a client comes or goes then, where it is named."""
         return self._events.get(str(client), {})
