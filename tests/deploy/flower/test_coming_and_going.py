@@ -34,6 +34,11 @@ def happened(folder: Path, name: str) -> list[int]:
     return list(population.events(name))
 
 
+def answered(folder: Path, names: list[str]) -> bool:
+    """Tell whether sites have all done the round that the server has yet to write down."""
+    return {kept(folder, name)[1] for name in names} == {rounds(folder) + 1}
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not NGINX.exists(), reason="nginx is not installed (Debian: nginx-light)")
 def test_a_federation_goes_on_with_those_who_come_and_without_those_who_go(tmp_path: Path) -> None:
@@ -65,16 +70,26 @@ def test_a_federation_goes_on_with_those_who_come_and_without_those_who_go(tmp_p
         hub.start_site("tower", trial, configs["tower"])
         until("it has joined", lambda: happened(tmp_path, "tower"), seconds=LONG)
 
-        hub.kill("server")  # with SIGKILL, in the round in which it joins or soon after
+        until("a round is done but for its end", lambda: answered(tmp_path, SITES), seconds=LONG)
+        hub.kill("server")  # with SIGKILL
         [joined] = happened(tmp_path, "tower")
         assert 3 < joined < ROUNDS - 3
         hub.start_server(trial)
         until("the run has gone on", lambda: rounds(tmp_path) >= joined + 1, seconds=LONG)
 
-        command = [BIN / "pflego", "deploy", "member", "leave", "mill", "--out", tmp_path / "out"]
+        command: list[str | Path] = [
+            BIN / "pflego",
+            "deploy",
+            "member",
+            "leave",
+            "mill",
+            "--out",
+            tmp_path / "out",
+        ]
         subprocess.run(command, env=hub.env, check=True, timeout=LONG)
         until("it has left", lambda: happened(tmp_path, "mill"), seconds=LONG)
-        hub.kill("mill")
+        hub.kill("mill")  # switched off
+        until("a round is done", lambda: answered(tmp_path, ["clinic", "tower"]), seconds=LONG)
         hub.kill("server")
         [left] = happened(tmp_path, "mill")
         assert joined < left < ROUNDS
