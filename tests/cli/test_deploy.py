@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import pflego
 from pflego.cli import app
 from pflego.deploy.folder import write_app
-from tests.support.sites import arrays
+from tests.support.sites import arrays, sites, train
 
 
 def deploy(*words: str | Path) -> Result:
@@ -44,6 +44,17 @@ def test_certificates_and_keys_are_written(tmp_path: Path) -> None:
         "site",
         "site.pub",
     }
+
+
+def test_members_come_and_go_when_the_operator_says_so(tmp_path: Path) -> None:
+    nodes, out = sites(tmp_path), tmp_path / "server"
+    train(nodes, out, rounds=1, members="clinic, harbour, mill, school")
+    assert deploy("member", "join", "tower", "--out", out).exit_code == 0
+    assert deploy("member", "leave", "mill", "--out", out).exit_code == 0
+    with pytest.raises(pflego.SettingError, match="no client 'palace'"):
+        deploy("member", "leave", "palace", "--out", out)
+    run = train(nodes, out, rounds=2, members="clinic, harbour, mill, school")
+    assert run.participants(2) == ["clinic", "harbour", "school", "tower"]
 
 
 def test_a_site_sees_what_leaves_and_what_does_not(tmp_path: Path, config: str) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pflego.algorithms.base import newcomer
 from pflego.algorithms.local import Local
 from pflego.data.one_client import read_client
 from pflego.data.schema import Schema, schema_of
@@ -38,7 +39,7 @@ from pflego.runs.run import Run
 from pflego.runs.states import States
 from pflego.training.loop import RateWarning
 from pflego.training.train import train
-from pflego.weights import Weights, is_finite, to
+from pflego.weights import Weights, to
 
 _MOST_ALONE = 20  # rounds that a newcomer trains alone, if not given otherwise
 
@@ -121,12 +122,7 @@ def join(
     _check_shared(run, problems)
     problem = problems[len(federation) - 1]
     client_id = problem.client.id
-    first = to(run.algorithm.init_state(problem, run.plan.seed), problem.device)
-    state = to(run.algorithm.welcome(run.shared, first, problem, steps=steps), torch.device("cpu"))
-    if not is_finite(state):
-        raise UserError(
-            f"client {client_id!r} cannot join: its head did not stay finite; check its data's scale"
-        )
+    first, state = newcomer(run.algorithm, run.shared, problem, seed=run.plan.seed, steps=steps)
     states = States(federation, lambda other: state if other == client_id else run.states[other])
     after = replace(
         run,

@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
+import torch
+
 from pflego.algorithms.statistics import averaged
 from pflego.declaration import check_fields, declared
-from pflego.errors import ModelError, SettingError
+from pflego.errors import ModelError, SettingError, UserError
 from pflego.exchange.round import Round, Update
 from pflego.exchange.weighting import Kind
 from pflego.federation.roster import ClientId
@@ -25,7 +27,7 @@ from pflego.learning.heads import is_head
 from pflego.learning.heads.fit import fit_head
 from pflego.learning.model import Model
 from pflego.learning.problem import Labels, Problem
-from pflego.weights import Weights, plus
+from pflego.weights import Weights, is_finite, plus, to
 
 # what a client's model is: the shared one; that one, fine-tuned; a shared part and a part of its own; an own model near
 # the shared one, or mixed with it; one made of those of clients like it; or its own alone
@@ -194,6 +196,23 @@ class Algorithm(ABC):
     def warn(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> str | None:
         """Say what looks wrong before the first round, seen from one of its clients."""
         return None
+
+
+def newcomer(
+    algorithm: Algorithm, shared: Weights, problem: Problem, *, seed: int, steps: int | None = None
+) -> tuple[Weights, Weights]:
+    """Give the state of a client that comes when others have trained: its first one, and that one made ready.
+
+    Whoever comes late gets it from here: by `Population`, by `Run.join`, at a site of its own. steps are those of
+    `welcome`.
+    """
+    first = to(algorithm.init_state(problem, seed), problem.device)
+    state = algorithm.welcome(shared, first, problem, steps=steps)
+    if not is_finite(state):
+        raise UserError(
+            f"client {problem.client.id!r} cannot join: its head did not stay finite; check its data's scale"
+        )
+    return first, to(state, torch.device("cpu"))
 
 
 def abilities(method: type[Algorithm]) -> frozenset[Ability]:

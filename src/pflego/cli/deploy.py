@@ -22,6 +22,18 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+members = typer.Typer(
+    help="Let a client join a run that goes on, or say that one is gone; the server does so before the next round.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+app.add_typer(members, name="member")
+
+ClientName = Annotated[str, typer.Argument(help="The client's id.", show_default=False)]
+RunFolder = Annotated[
+    Path,
+    typer.Option("--out", help="The server's folder of the run, [bold]out[/bold] in the app's settings."),
+]
 AppFolder = Annotated[Path, typer.Argument(help="The folder of the Flower app.", show_default=False)]
 NodeConfig = Annotated[
     str,
@@ -209,6 +221,31 @@ def export(
     (client_id,) = run.federation.ids
     done = run.export(client_id, out, formats=formats, adapt=adapt)
     tell(f"client {client_id}'s model after round {len(run.history)}", done)
+
+
+@members.command()
+def join(client: ClientName, out: RunFolder = Path("runs/federation")) -> None:
+    """Let a client in: it joins before the next round, or when its site has reported in.
+
+    It makes a head for the weights as they are then, at its own site; one that was here before goes on with the head it
+    has. Its key must be registered, as every site's.
+    """
+    from pflego.deploy.requests import Request, ask
+
+    ask(out, Request("join", client))
+    say(f"client {client} joins before the next round, or when its site has reported in")
+
+
+@members.command()
+def leave(client: ClientName, out: RunFolder = Path("runs/federation")) -> None:
+    """Say that a client is gone: from the next round on nobody asks it or waits for it.
+
+    Its site may be switched off. Its head stays on its own disk, for the day when it joins again.
+    """
+    from pflego.deploy.requests import Request, ask
+
+    ask(out, Request("leave", client))
+    say(f"client {client} leaves before the next round")
 
 
 def _table(lines: list[Line]) -> Table:

@@ -34,6 +34,8 @@ def write_app(folder: Path, given: Mapping[str, object]) -> list[Path]:
     shown = [name for name in _SHOWN if name in help_text]
     training = {name: own.get(name, settings.value(name)) for name in dict.fromkeys([*shown, *settings.flat])}
     training["participation"] = str(training["participation"])
+    if config.population is not None:
+        training["population"] = str(config.population)  # its file is not at the sites
     deployment = {
         name: getattr(config.deployment, one.parameter) for name, one in declared(Deployment).items()
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from pflego.algorithms.base import Algorithm
 from pflego.exchange.metrics import Metrics
@@ -13,6 +13,9 @@ from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import Score
 from pflego.learning.problem import Problems
 from pflego.weights import Weights
+
+if TYPE_CHECKING:
+    from pflego.federation.remote import RemoteFederation  # the server's
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,20 @@ class Engine(Protocol):
         """Try every client's model on its own test data, in the order of the federation.
 
         adapt: each client first makes its state ready for the shared weights; nothing is stored.
+        """
+        ...
+
+
+@runtime_checkable
+class Changing(Protocol):
+    """An engine whose clients come and go while a run goes on."""
+
+    def settle(
+        self, number: int, shared: Weights, check: Callable[[RemoteFederation], None]
+    ) -> RemoteFederation:
+        """Decide who is a member in a round, before it is played; newcomers are ready for it then.
+
+        check: refuses a federation that the run cannot go on with.
         """
         ...
 

@@ -1,16 +1,19 @@
 """Who makes up a federation whose clients are elsewhere: settled when a run begins, written down, held to from then on.
 
-federation.json in the server's folder says who belongs to it.
+federation.json in the server's folder says who belongs to it, and who of them was there when: before a round is played
+it says who is a member in it, so that a round that is played again is that of the same members.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from pflego.errors import FolderError
+from pflego.errors import FolderError, UserError
 from pflego.federation.client import ClientId
+from pflego.federation.population import Population, population_of
 from pflego.federation.remote import RemoteFederation
 from pflego.files import make_folder, write_atomically
 from pflego.learning.task import TaskName
@@ -24,14 +27,14 @@ class Member:
 
     id: ClientId
     samples: int  # as it said when it joined
-    counted: int  # of them, how many it counts for
+    counted: int  # of them, how many it counted for then
     tests: int  # samples that its model is tried on
     key: str  # a digest of its node's public key; empty: any node may speak for it
 
 
 @dataclass(frozen=True)
 class Members:
-    """All of them, in the order of their ids, and what they agree on."""
+    """All of them, those who began in the order of their ids, then as they came; and what they agree on."""
 
     run: str  # names this training and no other
     clients: tuple[Member, ...]
@@ -43,6 +46,13 @@ class Members:
     dtype: str
     schema: str
     unit: float
+    founders: int  # how many of the clients began
+    population: Population | None = None  # who was there when; None: everybody, all along
+    settled: int = 0  # the last round whose members are decided
+    requests: Population = field(
+        default_factory=Population
+    )  # by round, what the operator asked for meanwhile
+    heard: int = 0  # how many requests that were
 
     @classmethod
     def load(cls, folder: Path) -> Members | None:
@@ -52,24 +62,57 @@ class Members:
             if not path.exists():
                 return None
             read = json.loads(path.read_text())
-            clients = tuple(Member(**client) for client in read.pop("clients"))
-            classes, shape = tuple(read.pop("classes")), tuple(read.pop("shape"))
-            return cls(clients=clients, classes=classes, shape=shape, **read)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            read["clients"] = tuple(Member(**client) for client in read["clients"])
+            for name in ("classes", "shape"):
+                read[name] = tuple(read[name])
+            for name in ("population", "requests"):
+                read[name] = population_of(read[name])
+            return cls(**read)
+        except (OSError, ValueError, TypeError, KeyError, UserError) as error:
             raise FolderError(f"{path} cannot be read and was left as it is: {error}") from error
 
     def save(self, folder: Path) -> None:
         """Write it down."""
         make_folder(folder)
-        write_atomically(folder / _FILE, json.dumps(asdict(self), indent=1).encode())
+        plain = {**vars(self), "clients": [asdict(client) for client in self.clients]}
+        for name in ("population", "requests"):
+            plain[name] = None if plain[name] is None else json.loads(str(plain[name]))
+        write_atomically(folder / _FILE, json.dumps(plain, indent=1).encode())
 
-    def federation(self) -> RemoteFederation:
-        """Make the federation as the round loop knows it: its data are elsewhere."""
+    def there(self, number: int) -> list[Member]:
+        """List those who are members in a round."""
+        if self.population is None:
+            return list(self.clients)
+        there = self.population.there([client.id for client in self.clients], number=number, seed=0)
+        return [client for client, here in zip(self.clients, there.tolist(), strict=True) if here]
+
+    def enlarged(self, client: Member, classes: Collection[int]) -> Members:
+        """Add a client with its classes."""
+        everybodys = tuple(sorted({*self.classes, *classes}))
+        return replace(
+            self,
+            clients=(*self.clients, client),
+            classes=everybodys,
+            most_classes=max(self.most_classes, len(classes)),
+            outputs=len(everybodys) or self.outputs,
+        )
+
+    def federation(
+        self, *, sizes: Sequence[int] | None = None, awaited: Sequence[ClientId] = ()
+    ) -> RemoteFederation:
+        """Make the federation as the round loop knows it: its data are elsewhere.
+
+        sizes: how many samples clients count for; if not given, those they counted for when they joined. awaited: who
+        may come later.
+        """
         return RemoteFederation(
             [member.id for member in self.clients],
-            sizes=[member.counted for member in self.clients],
+            sizes=[member.counted for member in self.clients] if sizes is None else sizes,
             classes=self.classes or None,
             outputs=self.outputs,
             most_classes=self.most_classes or None,
             unit=self.unit,
+            population=self.population,
+            awaited=awaited,
+            began=[member.samples for member in self.clients[: self.founders]],
         )

@@ -213,11 +213,16 @@ class Federation:
     def fingerprint(self) -> str:
         """Digest the ids, the sample counts and the first client's data: tells one federation from another."""
         digest = blake2b(digest_size=12)
-        names = repr(self.ids) if isinstance(self.ids, range) else "\0".join(map(str, self.ids))
+        ids, sizes = self._founders()
+        names = repr(ids) if isinstance(ids, range) else "\0".join(map(str, ids))
         digest.update(names.encode())
-        digest.update(self.sizes.astype(np.int64).tobytes())
+        digest.update(sizes.astype(np.int64).tobytes())
         self._add_data(digest)
         return digest.hexdigest()
+
+    def _founders(self) -> tuple[Sequence[ClientId], npt.NDArray[np.int64]]:
+        """Give the ids and sample counts of those who began it: everybody's."""
+        return self.ids, self.sizes
 
     def _add_data(self, digest: blake2b) -> None:
         first = self[0]

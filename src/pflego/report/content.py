@@ -27,6 +27,7 @@ from pflego.report.words import (
     significant,
 )
 from pflego.runs.cost import Cost
+from pflego.runs.history import HistoryRow
 from pflego.runs.record import RECORD, flat
 from pflego.runs.run import Run
 from pflego.runs.summary import Curves, Evaluation, Summary, curves_of, never_heard, ranked_by
@@ -184,7 +185,7 @@ def _facts_of(run: Run) -> list[str]:
         case other:
             facts.append(f"taking part: {spelled(other)}")
     if run.plan.population is not None and run.history:
-        present = [int(row.get("members") or 0) for row in run.history]
+        present = [_members(run, row) for row in run.history]
         facts.append(f"{min(present):,} to {max(present):,} members at a time")
     for key, words in {
         "joined": "clients that came or came back",
@@ -200,6 +201,14 @@ def _facts_of(run: Run) -> list[str]:
     if silent := never_heard(run):
         facts.append(f"asked and never heard: {count(len(silent), 'client')}")
     return [*facts, f"seed {run.plan.seed}"]
+
+
+def _members(run: Run, row: HistoryRow) -> int:
+    """Count a round's members; the history does so from the round on in which somebody came or went unannounced."""
+    counted = row.get("members")
+    if counted is None:
+        return int(run.plan.there(int(row["round"] or 0), run.federation.ids).sum())
+    return int(counted)
 
 
 def _notes(run: Run, clients: Clients, evaluation: Evaluation | None, *, drawn: bool) -> list[str]:

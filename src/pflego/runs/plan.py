@@ -15,7 +15,7 @@ from pflego.exchange.aggregation import Aggregation, Mean
 from pflego.exchange.objective import Agnostic, Objective
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import WEIGHTINGS, Missing, Standing, WeightingName
-from pflego.federation.draws import Equal, Participation, check, cohort, scales
+from pflego.federation.draws import Equal, Participation, Unequal, check, cohort, scales
 from pflego.federation.network import Network
 from pflego.federation.participation import Everyone
 from pflego.federation.population import Population, There
@@ -97,9 +97,12 @@ class Plan:
         drawn = cohort(self.participation, named, seed=self.seed, number=number)
         return [present[position] for position in drawn]
 
-    def check(self, ids: Sequence[ClientId]) -> None:
-        """Refuse clients that participation or population are not made for, and rounds with too few members."""
-        check(self.participation, ids)
+    def check(self, ids: Sequence[ClientId], *, awaited: Sequence[ClientId] = ()) -> None:
+        """Refuse clients that participation or population are not made for, and rounds with too few members.
+
+        awaited: others who may come later, and may have chances of their own to take part.
+        """
+        check(self.participation, [*ids, *awaited] if isinstance(self.participation, Unequal) else ids)
         if self.population is None:
             return
         self.population.check(ids)

@@ -51,6 +51,10 @@ class States(Mapping[ClientId, Weights]):
         """Replace the states of the clients that have changed."""
         self._held.update(states)
 
+    def enlarge(self, federation: Federation) -> None:
+        """Take note of a federation with more clients, whose states are given."""
+        self._federation = federation
+
     def written(self) -> None:
         """Note that all states are on disk now: where that is their place they need no memory."""
         if not self._in_memory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from pflego.federation.draws import Participation
 from pflego.federation.members import Members
 from pflego.federation.participation import participation_of
 from pflego.federation.population import population_of
+from pflego.federation.remote import RemoteFederation
 from pflego.federation.roster import Federation
 from pflego.learning import device as devices
 from pflego.learning.model import Model
@@ -89,6 +91,8 @@ def _open(
                 f"{folder} was made with another {what}: its data or first weights have changed"
             )
     plan = plan_of(tables, participation)
+    if isinstance(federation, RemoteFederation):
+        plan = replace(plan, population=federation.population)
     place = devices.resolve(device, model.dtype)
     problems = Problems(federation, model.to(place), place, plan.streaming, algorithm.labels)
     states = kept_states(federation, model, algorithm, plan.seed, begin)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from pflego.engines.base import Engine, Outcome
+from pflego.algorithms.base import newcomer
+from pflego.engines.base import Changing, Engine, Outcome
 from pflego.engines.play import SLOWEST, Played
 from pflego.errors import UserError
 from pflego.exchange.metrics import ABOVE_BOUND, RATE_OVER_BOUND, Metric
+from pflego.federation.remote import RemoteFederation
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import pooled
 from pflego.runs.folder import RunFolder
-from pflego.runs.history import HistoryRow
+from pflego.runs.history import HistoryRow, everybodys
+from pflego.runs.plan import Plan
 from pflego.runs.run import Run, members_only
 from pflego.runs.states import States
 from pflego.training.callbacks import Callback, watching
@@ -59,6 +61,8 @@ class Training:
         By position, whether a client is this process's.
     checkpoint_every, keep
         Rounds between checkpoints, and how many of these are kept.
+    check
+        Refuses a plan that the method cannot follow.
     """
 
     run: Run
@@ -69,6 +73,7 @@ class Training:
     own: npt.NDArray[np.bool_]
     checkpoint_every: int = 1
     keep: int = 1
+    check: Callable[[Plan], None] = lambda plan: None
 
     def __post_init__(self) -> None:
         self._exchange = self.run.plan.exchange(self.run.algorithm, self.run.federation)
@@ -98,6 +103,7 @@ class Training:
     def play(self, number: int) -> HistoryRow:
         """Let a cohort work and the server step; give the round's row of the history."""
         run = self.run
+        self._settle(number)
         self._welcome(number)
         cohort = run.plan.cohort(number, run.federation.ids)
         played = self._exchange.play(
@@ -188,22 +194,41 @@ class Training:
             stacklevel=4,
         )
 
+    def _settle(self, number: int) -> None:
+        """Take note of who has come and gone, where an engine's clients do so while the run goes on."""
+        run = self.run
+        if not isinstance(self.engine, Changing):
+            return
+        federation = self.engine.settle(number, run.shared, self._check_members)
+        if federation is run.federation:
+            return
+        newcomers = federation.ids[len(run.federation) :]
+        run.problems = replace(run.problems, federation=federation)
+        run.plan = replace(run.plan, population=federation.population)
+        run.evaluations = everybodys(run.evaluations, len(federation))
+        self.own = np.ones(len(federation), dtype=bool)
+        self.states.enlarge(federation)
+        self._keep({client: {} for client in newcomers})  # what they keep is with them
+        self._exchange = run.plan.exchange(run.algorithm, federation)
+
+    def _check_members(self, federation: RemoteFederation) -> None:
+        """Refuse members that the run cannot go on with."""
+        plan = replace(self.run.plan, population=federation.population)
+        plan.check(federation.ids, awaited=federation.awaited)
+        self.check(plan)
+
     def _welcome(self, number: int) -> None:
         """Give those who come for the first time a state for the shared weights as they are."""
         run, population = self.run, self.run.plan.population
-        if population is None:
+        if population is None or isinstance(self.engine, Changing):  # it has done so
             return
         for position in population.newcomers(run.federation.ids, number=number, seed=run.plan.seed):
             if self.own[position]:
                 problem = run.problems[position]
-                first = to(run.algorithm.init_state(problem, run.plan.seed), problem.device)
-                state = run.algorithm.welcome(run.shared, first, problem, steps=population.steps)
-                if not is_finite(state):
-                    raise UserError(
-                        f"client {problem.client.id!r} cannot join in round {number}: its head did not stay finite; "
-                        "check its data's scale"
-                    )
-                self._keep({problem.client.id: to(state, torch.device("cpu"))})
+                _, state = newcomer(
+                    run.algorithm, run.shared, problem, seed=run.plan.seed, steps=population.steps
+                )
+                self._keep({problem.client.id: state})
 
     def _keep(self, changed: Mapping[ClientId, Weights]) -> None:
         self.states.update(changed)

@@ -70,7 +70,7 @@ def train(
     *,
     rounds: Annotated[Whole, MayChange] = 100,
     participation: Annotated[Participation | int | str, Reads(participation_of)] = Everyone(),
-    population: Annotated[Population | str | None, Reads(population_of), Simulated] = None,
+    population: Annotated[Population | str | None, Reads(population_of)] = None,
     dropout: Annotated[Probability, Simulated] = 0.0,
     burst: Annotated[float | None, Limits(least=1), Simulated] = None,
     deadline: Annotated[Positive | None, Simulated] = None,
@@ -112,9 +112,10 @@ def train(
         `Fixed(r)`, `Everyone()`, `Binomial(p)`, `Between(low, high)`, `Independent({id: p})`, `Daily(low, high)`,
         `Estimated(process)`, or any object with check, expected and draw.
     population
-        Who is a member when, in a simulation: a JSON file with join and leave, each a round by client id, or
-        module:function of (seed, round). In Python `Population(join={id: round}, leave={id: round})`. If not given,
-        everybody from the first round to the last.
+        Who is a member when: a JSON file with join and leave, each a round by client id, or a list of rounds; in a
+        simulation also module:function of (seed, round). In Python `Population(join={id: round}, leave={id: round})`.
+        If not given, everybody from the first round to the last. On Flower a site that is not there in its round joins
+        when it is.
     dropout
         The probability that a participant's reply never arrives.
     burst
@@ -196,10 +197,12 @@ def train(
         evaluate_adapted=evaluate_adapted,
         evaluate_training=evaluate_training,
     )
-    plan.check(federation.ids)
+    if isinstance(federation, RemoteFederation):
+        plan = replace(plan, population=federation.population)  # who really was there, whatever was asked for
+        plan.check(federation.ids, awaited=federation.awaited)
+    else:
+        plan.check(federation.ids)
     _check_together(plan, algorithm)
-    if plan.population is not None and isinstance(federation, RemoteFederation):
-        raise SettingError("population= is for simulations: sites on Flower come and go by themselves")
     algorithm.check_model(model)
     place = devices.resolve(device, model.dtype)
     if (inputs := federation.some_inputs(_CHECK_SAMPLES)) is not None:
@@ -239,7 +242,15 @@ def train(
                 folder=None if folder is None else folder.path,
             )
             training = Training(
-                run, worker, kept, to(begin.server, place), folder, own, checkpoint_every, keep
+                run,
+                worker,
+                kept,
+                to(begin.server, place),
+                folder,
+                own,
+                checkpoint_every,
+                keep,
+                lambda changed: _check_together(changed, algorithm),
             )
             if begin.round == 0 and inputs is not None:
                 training.warn()
@@ -333,7 +344,8 @@ def _tables(given: dict[str, object], plan: Plan) -> Tables:
         value = given[one.parameter] if owner is None else getattr(owner, one.parameter)
         run[name] = value
     run |= {"participation": spelled(plan.participation), "device": str(given["device"])}
-    run["population"] = None if plan.population is None else str(plan.population)
+    wanted = population_of(given["population"])
+    run["population"] = None if wanted is None else str(wanted)
     run["objective"] = None if plan.objective is None else str(plan.objective)
     run["out"] = None if given["out"] is None else str(given["out"])
     if callable(given["engine"]):

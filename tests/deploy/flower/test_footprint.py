@@ -45,8 +45,9 @@ ELSEWHERE = {  # the rooms above the engines: they are for people, and for whoev
 }  # fmt: skip
 OF_THE_SERVER = {
     "pflego.deploy.flower.app_config", "pflego.deploy.flower.engine", "pflego.deploy.flower.gathering",
-    "pflego.deploy.flower.roll", "pflego.deploy.flower.server", "pflego.deploy.folder", "pflego.federation.members",
-    "pflego.federation.network", "pflego.federation.participation", "pflego.federation.remote",
+    "pflego.deploy.flower.membership", "pflego.deploy.flower.roll", "pflego.deploy.flower.server",
+    "pflego.deploy.folder", "pflego.deploy.requests", "pflego.federation.members", "pflego.federation.network",
+    "pflego.federation.participation", "pflego.federation.population", "pflego.federation.remote",
 }  # fmt: skip
 OTHER_ENGINES = {"pflego.engines.distributed", "pflego.engines.peers", "pflego.engines.simulation"}
 LARGE = {

@@ -21,6 +21,7 @@ from pflego.declaration import (
 )
 from pflego.deploy.flower.site_config import Assignment, as_python
 from pflego.errors import SettingError
+from pflego.federation.population import Population, population_of
 from pflego.federation.roster import ClientId
 from pflego.learning.model import Model
 from pflego.settings.experiment import build_model, seed_of
@@ -166,12 +167,25 @@ class AppConfig:
                 )
         settings.tables["model"].setdefault("name", models.usual(""))
         settings.tables["run"].setdefault("out", "runs/federation")
-        return cls(settings, deployment)
+        read = cls(settings, deployment)
+        _ = read.population
+        return read
 
     @property
     def algorithm(self) -> Algorithm:
         """The method."""
         return self.settings.algorithm
+
+    @property
+    def population(self) -> Population | None:
+        """Who is to come and to go, and when."""
+        wanted = population_of(self.settings.value("population"))
+        if wanted is not None and wanted.members is not None:
+            raise SettingError(
+                "population: sites are known by their ids before they come, so a function is for simulations alone: "
+                'write {"join": {"ward-7": 20}, "leave": {"ward-3": 50}}'
+            )
+        return wanted
 
     @property
     def assignment(self) -> Assignment:

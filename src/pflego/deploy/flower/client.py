@@ -2,6 +2,7 @@
 
 query      who are you?             client, samples, classes, outputs, shape, type, schema
 train      the shared weights       the method's contribution, and metrics
+  .welcome the shared weights       that a state is ready for them: this client joins late
 evaluate   the shared weights       a test result
 """
 
@@ -18,6 +19,8 @@ from pflego.deploy.flower.desk import Desk
 from pflego.deploy.flower.facts import Common, Facts
 from pflego.deploy.flower.keep import StateFile
 from pflego.deploy.flower.messages import (
+    WELCOME,
+    Arrival,
     Moment,
     pack,
     pack_outcome,
@@ -68,6 +71,22 @@ def train(message: Message, context: Context) -> Message:
     answers.note(question, sent, kept=outcome.finite)
     log.info("round %d: %d bytes leave: %s", now.number, outcome.bytes_up, ", ".join(sent) or "no weights")
     return Message(pack_outcome(outcome, seconds), reply_to=message)
+
+
+@app.train(WELCOME.partition(".")[2])
+def welcome(message: Message, context: Context) -> Message:
+    """Make a state ready for the shared weights as they are, keep it on disk, then say so. Nothing else leaves."""
+    asked = decode(payload(message.content))
+    arrival, common = Arrival.read(asked.facts.inner("arrival")), Common.read(asked.facts.inner("federation"))
+    desk, site = _sit_down(common, context)
+    kept, answers = StateFile(site.state, common.run, site.id), Answers(site.state, site.id)
+    question = Question(common.run, "welcome", arrival.round)
+    answers.check(question, site.terms)
+    shared = asked.hold_to(desk.shared()).tensors
+    kept.welcome(arrival.round, asked.digest, *desk.welcome(shared, steps=arrival.steps))
+    answers.note(question, {}, kept=True)
+    log.info("this client joins in round %d", arrival.round)
+    return Message(pack({}, {"round": arrival.round}), reply_to=message)
 
 
 @app.evaluate()

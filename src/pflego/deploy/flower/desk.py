@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pflego.algorithms.base import Algorithm
+from pflego.algorithms.base import Algorithm, newcomer
 from pflego.codec import MessageError
 from pflego.data.schema import Schema
 from pflego.deploy.flower.facts import Common, Facts
@@ -95,6 +95,11 @@ class Desk:
         [outcome] = done.outcomes
         return outcome, done.seconds
 
+    def welcome(self, shared: Weights, *, steps: int | None) -> tuple[Weights, Weights]:
+        """Give the state of a client that comes when others have trained: its first one, and that one made ready."""
+        weights = to(shared, self.problems.device)
+        return newcomer(self.algorithm, weights, self.problems[0], seed=self.seed, steps=steps)
+
     def score(self, shared: Weights, state: Weights, *, adapt: bool) -> Score:
         """Try this client's own model on its test data."""
         [score] = self.engine(state).scores(to(shared, self.problems.device), adapt=adapt)
@@ -147,6 +152,12 @@ def rehearse(desk: Desk) -> list[Rehearsed]:
         keep=states.update,
     )
     return recorder.seen
+
+
+def shapes(members: Members, model: Model, algorithm: Algorithm, seed: int) -> dict[str, torch.Size]:
+    """Map name to shape for what members share."""
+    shared = stand_in(members, model, algorithm, seed).shared()
+    return {name: tensor.shape for name, tensor in shared.items()}
 
 
 def stand_in(members: Members, model: Model, algorithm: Algorithm, seed: int) -> Desk:

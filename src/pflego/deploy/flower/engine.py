@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from statistics import median_high
 
 from flwr.app import Message, MessageType, RecordDict
@@ -21,11 +20,14 @@ from pflego.codec import MessageError, some
 from pflego.deploy.flower.app_config import Deployment
 from pflego.deploy.flower.desk import Rehearsed, rehearse, stand_in
 from pflego.deploy.flower.facts import Common
-from pflego.deploy.flower.gathering import admit
+from pflego.deploy.flower.membership import Membership
 from pflego.deploy.flower.messages import (
+    WELCOME,
+    Arrival,
     Expected,
     Moment,
     Reply,
+    pack_arrival,
     pack_moment,
     pack_turn,
     plain,
@@ -38,6 +40,7 @@ from pflego.engines.base import Gathered, Outcome, Turn, Work
 from pflego.errors import UserError
 from pflego.exchange.metrics import Metrics
 from pflego.federation.members import Members
+from pflego.federation.remote import RemoteFederation
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import Score
 from pflego.learning.model import Model
@@ -58,8 +61,8 @@ class FlowerEngine:
         Flower's.
     roll
         Who is there.
-    members
-        Who they are.
+    membership
+        Decides who are members, and when.
     model, algorithm, seed
         What everybody begins with, which tells what a message looks like.
     deployment
@@ -70,29 +73,58 @@ class FlowerEngine:
 
     grid: Grid
     roll: Roll
-    members: Members
+    membership: Membership
     model: Model
     algorithm: Algorithm
     seed: int
     deployment: Deployment
     poll: float = 1.0
+    members: Members = field(init=False)
+    federation: RemoteFederation = field(init=False)  # as of the last round that was settled
     _rehearsed: list[Rehearsed] = field(init=False)
+    _met: object = field(init=False, default=None)  # what tells the members of a round from those of another
     _last: int = field(init=False, default=0)  # the newest round that clients were asked for
     _fruitless: int = field(init=False, default=0)  # rounds in a row without a reply of use
     _last_reason: str = field(init=False, default="nobody has answered in time")
 
     def __post_init__(self) -> None:
-        self.roll.only(partial(admit, self.members))
+        self._meet(max(1, self.membership.members.settled))
         self._rehearsed = rehearse(stand_in(self.members, self.model, self.algorithm, self.seed))
-        self._common = Common.of(self.members)
-        self._tests = {member.id: member.tests for member in self.members.clients}
 
     def assemble(self) -> None:
         """Wait for everybody at the start, as long as the deployment says."""
         end = time.monotonic() + self.deployment.wait
-        while len(here := self.roll.call()) < len(self.members.clients) and time.monotonic() < end:
+        while len(here := self._there & self.roll.call().keys()) < len(self._there):
+            if time.monotonic() >= end:
+                break
             time.sleep(self.poll)
-        log.info("%d of %d clients are here", len(here), len(self.members.clients))
+        log.info("%d of %d clients are here", len(here), len(self._there))
+
+    def settle(
+        self, number: int, shared: Weights, check: Callable[[RemoteFederation], None]
+    ) -> RemoteFederation:
+        """Decide who is a member in a round; newcomers make their states ready for the weights as they are."""
+
+        def welcome(members: Members, newcomers: Sequence[ClientId]) -> Collection[ClientId]:
+            population, common = members.population, Common.of(members)
+            arrival = Arrival(number, None if population is None else population.steps)
+            content = pack_arrival(arrival, common, shared)
+            return self._ask(WELCOME, newcomers, lambda _: content, group=str(number)).keys()
+
+        self.membership.settle(number, welcome, check)
+        self._meet(number)
+        return self.federation
+
+    def _meet(self, number: int) -> None:
+        """Take note of a round's members."""
+        members = self.membership.members
+        there = {member.id for member in members.there(number)}
+        if self._met == (known := (members.clients, members.population, there)):
+            return
+        self._met, self.members, self._there = known, members, there
+        self._common = Common.of(self.members)
+        self._tests = {member.id: member.tests for member in self.members.clients}
+        self.federation = self.membership.federation(number)
 
     def run(self, turns: Sequence[Turn], shared: Weights) -> Work:
         """Let every client of the cohort do its work."""
@@ -121,7 +153,8 @@ class FlowerEngine:
         """Let every client try its model on its own test data; one that does not answer has no samples."""
         content = pack_moment(Moment(self._last, adapt), self._common, shared)
         clients = [member.id for member in self.members.clients]
-        answers = self._ask(MessageType.EVALUATE, clients, lambda _: content, group=str(self._last))
+        asked = [client for client in clients if client in self._there]
+        answers = self._ask(MessageType.EVALUATE, asked, lambda _: content, group=str(self._last))
         scores = []
         for client in clients:
             score = _NOTHING
@@ -152,7 +185,7 @@ class FlowerEngine:
         asked: dict[ClientId, Present] = {}  # whoever was asked last for a client
         sent: dict[str, Present] = {}  # by the id of the message
         while True:
-            here = self.roll.call()
+            here = {c: p for c, p in self.roll.call().items() if c in self._there or c in clients}
             new = [here[c] for c in clients if c in here and c not in answers and asked.get(c) != here[c]]
             if new:
                 left = max(1.0, end - time.monotonic())
@@ -180,7 +213,7 @@ class FlowerEngine:
             if time.monotonic() >= end:
                 if not here:
                     raise UserError(
-                        f"none of the {len(self.members.clients)} clients is connected: "
+                        f"none of the {len(self._there)} clients is connected: "
                         f"start the same again to go on after the last checkpoint"
                     )
                 return answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pflego.codec import some
 from pflego.deploy.flower.app_config import Deployment
@@ -13,6 +13,8 @@ from pflego.deploy.flower.facts import Common, Facts
 from pflego.deploy.flower.roll import Present, Roll
 from pflego.errors import UserError
 from pflego.federation.members import Member, Members
+from pflego.federation.population import Population
+from pflego.federation.roster import ClientId
 
 log = logging.getLogger("flwr.pflego")
 
@@ -20,9 +22,11 @@ log = logging.getLogger("flwr.pflego")
 _LARGEST = 2**53  # whole numbers up to here are the same for everybody
 
 
-def settle(present: Sequence[Present], deployment: Deployment) -> Members:
-    """Make a federation of those who are there."""
-    ordered = sorted(present, key=lambda p: (isinstance(p.facts.client, str), p.facts.client))
+def settle(
+    present: Sequence[Present], deployment: Deployment, population: Population | None = None
+) -> Members:
+    """Make a federation of those who are there. population: who of them goes, and who comes, later."""
+    ordered = in_order(present)
     first = ordered[0].facts
     classes = sorted({c for one in ordered for c in one.facts.classes})
     claimed = [one.facts.samples for one in ordered]
@@ -37,16 +41,7 @@ def settle(present: Sequence[Present], deployment: Deployment) -> Members:
             )  # fmt: skip
     return Members(
         secrets.token_hex(8),
-        tuple(
-            Member(
-                one.facts.client,
-                one.facts.samples,
-                counted=count,
-                tests=one.facts.tests,
-                key=one.connection.key if deployment.pin_keys else "",
-            )
-            for one, count in zip(ordered, counted, strict=True)
-        ),
+        tuple(member(one, count, deployment) for one, count in zip(ordered, counted, strict=True)),
         task=first.task,
         classes=tuple(classes),
         most_classes=max(len(one.facts.classes) for one in ordered),
@@ -55,7 +50,21 @@ def settle(present: Sequence[Present], deployment: Deployment) -> Members:
         dtype=first.dtype,
         schema=first.schema,
         unit=first.unit,
+        founders=len(ordered),
+        population=None if population is None else Population(steps=population.steps),
     )
+
+
+def in_order(present: Iterable[Present]) -> list[Present]:
+    """Sort clients by their ids, numbers first."""
+    return sorted(present, key=lambda one: (isinstance(one.facts.client, str), one.facts.client))
+
+
+def member(present: Present, counted: int, deployment: Deployment) -> Member:
+    """Make a member of somebody who is there, and counts for so many samples."""
+    key = present.connection.key if deployment.pin_keys else ""
+    facts = present.facts
+    return Member(facts.client, facts.samples, counted=counted, tests=facts.tests, key=key)
 
 
 def capped(samples: Sequence[int], share: float) -> list[int]:
@@ -82,7 +91,9 @@ def admit(members: Members, present: Present) -> None:
     facts = present.facts
     found = [member for member in members.clients if member.id == facts.client]
     if not found:
-        raise UserError(f"client {facts.client!r} is not part of this federation")
+        raise UserError(
+            f"client {facts.client!r} is not part of this federation: `pflego deploy member join` lets it in"
+        )
     [member] = found
     if member.key and member.key != present.connection.key:
         raise UserError(f"client {facts.client!r} belongs to another node's key")
@@ -98,9 +109,30 @@ def admit(members: Members, present: Present) -> None:
     Common.of(members).check(facts)
 
 
-def gather(roll: Roll, deployment: Deployment, *, poll: float) -> Members:
-    """Wait until all who are needed are there, and make a federation of them."""
-    wanted = deployment.names
+def check_claims(facts: Facts, deployment: Deployment) -> None:
+    """Refuse a client that says of itself what the operator does not believe."""
+    known, (most, said_by) = deployment.known_classes, deployment.most_samples(facts.client)
+    if max(facts.samples, facts.tests) > most:
+        raise UserError(
+            f"client {facts.client!r} says it has {facts.samples} samples and {facts.tests} for tests: "
+            f"{said_by} allows {most}"
+        )
+    if known is not None and (others := [one for one in facts.classes if one not in known]):
+        raise UserError(
+            f"client {facts.client!r} has the classes {some(others)}, and classes are {deployment.classes}"
+        )
+
+
+def begins(client: ClientId, population: Population | None) -> bool:
+    """Tell whether a client is a member from the first round on."""
+    return population is None or bool(population.there([client], number=1, seed=0)[0])
+
+
+def gather(
+    roll: Roll, deployment: Deployment, population: Population | None = None, *, poll: float
+) -> Members:
+    """Wait until all who are needed are there, and make a federation of them; nobody waits for those who come later."""
+    wanted = [name for name in deployment.names if begins(name, population)]
     end = time.monotonic() + deployment.wait
     claims: dict[str, str] = {}  # with which key somebody first called itself what
 
@@ -108,17 +140,9 @@ def gather(roll: Roll, deployment: Deployment, *, poll: float) -> Members:
         client, key = present.facts.client, present.connection.key
         if wanted and str(client) not in wanted:
             raise UserError(f"client {client!r} is not among those this run is for")
-        facts, known = present.facts, deployment.known_classes
-        most, said_by = deployment.most_samples(client)
-        if max(facts.samples, facts.tests) > most:
-            raise UserError(
-                f"client {client!r} says it has {facts.samples} samples and {facts.tests} for tests: "
-                f"{said_by} allows {most}"
-            )
-        if known is not None and (others := [one for one in facts.classes if one not in known]):
-            raise UserError(
-                f"client {client!r} has the classes {some(others)}, and classes are {deployment.classes}"
-            )
+        if not begins(client, population):
+            raise UserError(f"client {client!r} comes later")
+        check_claims(present.facts, deployment)
         if deployment.pin_keys and claims.setdefault(str(client), key) != key:
             raise UserError(f"client {client!r} is there already, with another key")
 
@@ -132,7 +156,7 @@ def gather(roll: Roll, deployment: Deployment, *, poll: float) -> Members:
         if enough and (late or not roll.waiting):
             for one in (one for one in here if one not in alike):
                 log.warning("%s", _difference(one, alike[0]))
-            return settle(alike, deployment)
+            return settle(alike, deployment, population)
         if late:
             needed = ", ".join(sorted(set(wanted) - names)) if wanted else f"{deployment.min_clients} in all"
             odd = next((f"; {_difference(one, alike[0])}" for one in here if one not in alike), "")
@@ -147,11 +171,11 @@ def _largest_group(here: Sequence[Present]) -> list[Present]:
     """Find the largest group that agrees on what a sample is: nobody alone can shut out the others."""
     groups: dict[object, list[Present]] = {}
     for one in here:
-        groups.setdefault(tuple(_kind(one.facts).values()), []).append(one)
+        groups.setdefault(tuple(kind(one.facts).values()), []).append(one)
     return max(groups.values(), key=len, default=[])
 
 
-def _kind(facts: Facts) -> dict[str, object]:
+def kind(facts: Facts | Members) -> dict[str, object]:
     """Map name to value for all that members must agree on."""
     return {
         "task": facts.task,
@@ -164,7 +188,7 @@ def _kind(facts: Facts) -> dict[str, object]:
 
 
 def _difference(one: Present, other: Present) -> str:
-    mine, theirs = _kind(one.facts), _kind(other.facts)
+    mine, theirs = kind(one.facts), kind(other.facts)
     what = next(what for what in mine if mine[what] != theirs[what])
     return (
         f"clients {one.facts.client!r} and {other.facts.client!r} differ in the {what}: "

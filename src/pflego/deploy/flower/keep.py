@@ -60,6 +60,21 @@ class StateFile:
             )
         return _part(tensors, str(now.exchange))
 
+    def welcome(self, number: int, question: str, first: Weights, ready: Weights) -> None:
+        """Write down the state with which a client joins in a round; one that has taken part keeps its own."""
+        if (kept := self._read()) is not None and not kept[1].facts.get("welcome"):
+            raise MessageError(
+                f"this client has taken part already: it goes on with its state in {self.path}"
+            )
+        make_folder(self.path.parent, private=True)
+        tensors = {
+            f"{part}/{name}": t
+            for part, state in (("0", first), (_AFTER, ready))
+            for name, t in state.items()
+        }
+        facts = {**self._facts, "round": number - 1, "questions": [question], "welcome": True}
+        write_tensors(self.path, tensors, facts, private=True)
+
     def as_of(self, number: int) -> Weights | None:
         """Give the state as it was after a round; None: this client was never asked before."""
         if (kept := self._read()) is None:

@@ -22,6 +22,7 @@ from pflego.learning.evaluation import Score
 from pflego.learning.task import TaskName
 from pflego.weights import Weights
 
+WELCOME = "train.welcome"  # the kind of message that asks a client to join
 _PAYLOAD = "payload"
 _ALWAYS: dict[str, How] = {  # what every client measures, and how it is combined
     "loss": "mean",
@@ -67,6 +68,20 @@ class Moment:
         return cls(read.whole("round", least=0), read.one("adapt", (bool,)))
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """When a client joins, and how many steps its head takes before; None: until more would hardly lower its loss."""
+
+    round: int
+    steps: int | None
+
+    @classmethod
+    def read(cls, read: Reader) -> Arrival:
+        """Take it from facts, checked."""
+        steps = None if read.facts.get("steps") is None else read.whole("steps", least=1)
+        return cls(read.whole("round", least=2), steps)
+
+
 def pack_turn(now: Round, common: Common, shared: Weights) -> RecordDict:
     """Ask a client to do its work."""
     return pack(shared, {"round": asdict(now), "federation": asdict(common)})
@@ -75,6 +90,11 @@ def pack_turn(now: Round, common: Common, shared: Weights) -> RecordDict:
 def pack_moment(moment: Moment, common: Common, shared: Weights) -> RecordDict:
     """Ask a client to try its model."""
     return pack(shared, {"moment": asdict(moment), "federation": asdict(common)})
+
+
+def pack_arrival(arrival: Arrival, common: Common, shared: Weights) -> RecordDict:
+    """Ask a client to make its state ready for the shared weights: it joins."""
+    return pack(shared, {"arrival": asdict(arrival), "federation": asdict(common)})
 
 
 def read_round(read: Reader) -> Round:

@@ -65,6 +65,11 @@ class Roll:
                 del self._known[connection]
                 self._refuse(connection, error, inf)
 
+    def ask_again(self) -> None:
+        """Ask those who were refused once more: others may be welcome by now."""
+        self._doubtful -= self._refused.keys()
+        self._refused.clear()
+
     def call(self) -> dict[ClientId, Present]:
         """See who is there now; ask newcomers who they are. Their answers are seen in a later call."""
         here = {

@@ -8,11 +8,14 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from pflego.deploy.flower.app_config import AppConfig
+from pflego.deploy.flower.desk import shapes
 from pflego.deploy.flower.engine import FlowerEngine
-from pflego.deploy.flower.gathering import gather
+from pflego.deploy.flower.gathering import begins, gather
+from pflego.deploy.flower.membership import Membership
 from pflego.deploy.flower.roll import Roll
 from pflego.errors import UserError
 from pflego.federation.members import Members
+from pflego.federation.population import Population
 from pflego.runs.folder import RunFolder
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
@@ -35,18 +38,25 @@ def main(grid: Grid, context: Context) -> None:
 def serve(grid: Grid, config: AppConfig, *, poll: float = _POLL) -> Run:
     """Settle who takes part, then train. A folder that holds a run already is gone on with."""
     with RunFolder(config.out).held(wait=_LOCK):
-        roll, members = Roll(grid), Members.load(config.out)
+        roll, members, deployment = Roll(grid), Members.load(config.out), config.deployment
         if members is None:
-            members = gather(roll, config.deployment, poll=poll)
+            members = gather(roll, deployment, config.population, poll=poll)
             members.save(config.out)
-        elif (wanted := set(config.deployment.names)) and wanted != {str(m.id) for m in members.clients}:
+        wanted = {name for name in deployment.names if begins(name, config.population)}
+        if wanted and wanted != {str(member.id) for member in members.clients[: members.founders]}:
             raise UserError(f"the run in {config.out} is of other clients than {', '.join(sorted(wanted))}")
-        federation, model = members.federation(), config.model(members.shape)
+        model, algorithm, seed = config.model(members.shape), config.algorithm, config.seed
+        population = config.population or Population()
+        as_now = shapes(members, model, algorithm, seed)
+        membership = Membership(
+            config.out, members, roll, deployment, population,
+            fits=lambda others: shapes(others, model, algorithm, seed) == as_now, poll=poll,
+        )  # fmt: skip
         engine = FlowerEngine(
-            grid, roll, members, model, config.algorithm, config.seed, deployment=config.deployment, poll=poll
+            grid, roll, membership, model, algorithm, seed, deployment=deployment, poll=poll
         )
         engine.assemble()
-        experiment = Experiment(config.settings, federation, model, config.algorithm)
+        experiment = Experiment(config.settings, engine.federation, model, algorithm)
         return experiment.train(resume=True, engine=lambda *_: engine, callbacks=[_Log()], progress=False)
 
 

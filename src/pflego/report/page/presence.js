@@ -9,9 +9,11 @@ function presenceChart(run, title) {
   const span = (at, size) => `${whole(at * size + 1)}${size > 1 ? ` to ${whole((at + 1) * size)}` : ""}`;
   const who = (at) => (tall === 1 ? run.clients.ids[at] : `clients ${span(at, tall)}`);
   const when = (at) => `round${long > 1 ? "s" : ""} ${span(at, long)}`;
-  const part = (share) => (single ? (share ? "took part" : "did not") : `${Math.round(100 * share)} %`);
+  const part = (share) => (single ? (share ? "asked" : "not asked") : `${Math.round(100 * share)} % asked`);
   const what = (share) => (share === null ? "no member" : part(share));
-  const gone = shares.flat().includes(null) ? "; an empty place: no member then" : "";
+  const changing = shares.flat().includes(null);
+  const none = single ? "a grey one: a member that was not" : "grey: none of the members";
+  const gone = changing ? `; ${none}; an empty place: no member then` : "";
   const tick = (name) => plain(name.length > LONGEST ? `${name.slice(0, LONGEST - 1)}…` : name);
   const rows = shares.map((_, at) => at);
   const names = rows.length <= NAMED ? rows : [];
@@ -22,7 +24,8 @@ function presenceChart(run, title) {
       z: shares,
       zmin: 0,
       zmax: Math.max(...shares.flat(), 0.001),
-      colorscale: [[0, colour("raised")], [1, colour("accent")]],
+      // where some places are empty, those who were not asked must not look like them
+      colorscale: [[0, colour(changing ? "line" : "raised")], [1, colour("accent")]],
       showscale: !single,
       colorbar: { title: { text: "share" }, thickness: 10, outlinewidth: 0 },
       xgap: shares[0].length > 80 ? 0 : 1,
@@ -44,8 +47,8 @@ function presenceChart(run, title) {
       "How many rounds each client took part in is in the table of clients.",
   });
   const cell = single
-    ? "a filled cell: the client took part in the round"
-    : `a cell is ${whole(tall)} clients and ${whole(long)} rounds: the stronger, the more of them took part`;
+    ? "a filled cell: the client was asked to take part in the round"
+    : `a cell is ${whole(tall)} clients and ${whole(long)} rounds: the stronger, the more of them were asked`;
   return chart(title, `${cell}${gone}`, describe);
 }
 
