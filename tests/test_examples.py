@@ -34,3 +34,16 @@ def test_the_frontier_of_passes_is_kept_drawn_and_not_trained_twice(
     runpy.run_path(str(FOLDER / "passes.py"), run_name="__main__")
     assert json.loads(out.read_text()) == kept
     assert capsys.readouterr().out == first[first.index("| |") :]
+
+
+def test_estimated_chances_are_right_for_those_who_come_often_and_low_for_those_near_the_cutoff(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "estimated.json"
+    monkeypatch.setattr(sys, "argv", ["estimated.py", "--clients", "300", "--out", str(out)])
+    runpy.run_path(str(FOLDER / "estimated.py"), run_name="__main__")
+    shares = json.loads(out.read_text())["shares"]
+    assert shares["0.5"]["1001"] == pytest.approx(1.0, abs=0.01)
+    # An interval is cut after 50 rounds: its mean is (1 - 0.98^50) / 0.02, of 1 / 0.02.
+    assert shares["0.02"]["1001"] == pytest.approx(1 - 0.98**50, abs=0.02)
+    assert f"| 0.02 | {shares['0.02']['11']:.2f} |" in capsys.readouterr().out

@@ -75,7 +75,8 @@ def page(records: Sequence[Record], out: Path) -> str:
     lines = [
         "# Results",
         "",
-        f"Written by `pflego paper results` from {len(records)} runs ({'; '.join(made)}).",
+        f"Written by `pflego paper results` from {len(records)} runs ({'; '.join(made)}); "
+        f"[{out.stem}.json]({out.stem}.json) has every figure, and the curves.",
         "A figure is the test accuracy of a round's participants, in per cent, the mean of the last ten rounds, as in "
         "the paper's tables; after the stroke that of everyone, all clients with the last weights; in brackets the "
         "paper's. Where several seeds were run, their mean. Bold: further from the paper than its own interval. A cell "
