@@ -50,6 +50,8 @@ class FedDBE(FedAvg):
         s, the share of the newest batch in a client's running mean.
     """
 
+    divides_by_counts = True
+
     kappa: Strength = 50.0
     mean_share: Annotated[float, Limits(above=0, most=1)] = 1.0
 

@@ -56,6 +56,8 @@ class FedPAC(FedRep):
         beta_h, the rate of the head's steps; client_lr if not given.
     """
 
+    divides_by_counts = True
+
     mu: Strength = 1.0
     head_lr: AutoRate | None = None
 

@@ -33,6 +33,8 @@ class FedProto(LocalSteps):
         The strength of the pull. At 0 everybody learns alone.
     """
 
+    divides_by_counts = True
+
     mu: Strength = 1.0
 
     @property

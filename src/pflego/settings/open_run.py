@@ -12,6 +12,7 @@ from pflego.engines.local import LocalEngine
 from pflego.errors import FolderError, SettingError, UntrustedError, UserError, path_of
 from pflego.exchange.aggregation import Aggregation, Mean, aggregation_of
 from pflego.exchange.objective import objective_of
+from pflego.exchange.privacy import privacy_of
 from pflego.federation.draws import Participation
 from pflego.federation.members import Members
 from pflego.federation.participation import participation_of
@@ -117,6 +118,7 @@ def plan_of(tables: Tables, participation: Participation | None = None) -> Plan:
         "evaluate_every": run.get("evaluate_every"),
         "population": _again("population", lambda: population_of(run.get("population"))),
         "objective": _again("objective", lambda: objective_of(run.get("objective"))),
+        "privacy": _again("privacy", lambda: privacy_of(run.get("privacy"))),
         "aggregation": _rule(run.get("aggregation", "mean")),
         "joined_after": joined_after(tables),
     }

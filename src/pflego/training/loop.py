@@ -19,6 +19,7 @@ from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import pooled
 from pflego.runs.folder import RunFolder
 from pflego.runs.history import HistoryRow
+from pflego.runs.privacy import accountant_of
 from pflego.runs.run import Run, members_only
 from pflego.runs.states import States
 from pflego.training.callbacks import Callback, watching
@@ -27,6 +28,10 @@ from pflego.weights import Weights, is_finite, nbytes, to
 
 class RateWarning(UserWarning):
     """A rate lies above the bound under which the theory promises convergence."""
+
+
+class PrivacyWarning(UserWarning):
+    """Privacy that was asked for ends training early, or promises little."""
 
 
 class NothingLearnedWarning(UserWarning):
@@ -72,6 +77,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self._exchange = self.run.plan.exchange(self.run.algorithm, self.run.federation)
+        self._accountant = accountant_of(self.run.plan, self.run.algorithm, self.run.federation)
         self._unsaved: dict[ClientId, Weights] = {}
         self._warned = False
 
@@ -82,6 +88,8 @@ class Training:
                 row = self.play(number)
                 if self.run.plan.evaluates(number):
                     self.evaluate(row)
+                if self._accountant is not None and self.run.plan.accounts(number):
+                    row["epsilon"] = self._accountant.epsilon(number)
                 self.run.history.append(row)
                 self.write(number, row)
                 for callback in callbacks:
@@ -90,7 +98,7 @@ class Training:
         if self.run.history and not self.run.learned:
             warnings.warn(
                 "nothing was learned: in no round did anything arrive that the server could use; the shared weights "
-                "are those it began with",
+                + ("are those it began with" if self._accountant is None else "have moved by noise alone"),
                 NothingLearnedWarning,
                 stacklevel=3,
             )

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from pflego.algorithms.base import Algorithm
 from pflego.codec import MessageError, some
 from pflego.deploy.flower.app_config import Deployment
-from pflego.deploy.flower.desk import Rehearsed, rehearse, stand_in
+from pflego.deploy.flower.desk import rehearse, stand_in
 from pflego.deploy.flower.facts import Common
 from pflego.deploy.flower.gathering import admit
 from pflego.deploy.flower.messages import (
@@ -35,6 +35,7 @@ from pflego.deploy.flower.messages import (
 )
 from pflego.deploy.flower.roll import Present, Roll
 from pflego.engines.base import Gathered, Outcome, Turn, Work
+from pflego.engines.rehearsal import Rehearsed
 from pflego.errors import UserError
 from pflego.exchange.metrics import Metrics
 from pflego.federation.members import Members
@@ -116,6 +117,10 @@ class FlowerEngine:
     def pool(self, gathered: Gathered) -> Gathered:
         """Return what is given: all has arrived here."""
         return gathered
+
+    def forms(self) -> list[Weights]:
+        """Give what was sent in each exchange of a rehearsal."""
+        return [exchange.contribution for exchange in self._rehearsed]
 
     def scores(self, shared: Weights, *, adapt: bool = False) -> list[Score]:
         """Let every client try its model on its own test data; one that does not answer has no samples."""
