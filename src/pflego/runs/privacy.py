@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import inf
+
 from pflego.algorithms.base import Algorithm
 from pflego.errors import SettingError
 from pflego.exchange.accountant import Accountant, sampling_of
@@ -10,10 +13,11 @@ from pflego.exchange.objective import QFair
 from pflego.exchange.privacy import per_round
 from pflego.federation.roster import Federation
 from pflego.runs.plan import Plan
+from pflego.runs.run import Run
 
 COVERED = (
-    "the shared weights of every round, and all that is made of them: whoever sees them cannot tell much better than "
-    "chance whether any one client took part, and with which data"
+    "the shared weights of every round, and all that is made of them: epsilon bounds how well anybody who sees them "
+    "can tell whether a client took part, and with which data"
 )
 NOT_COVERED = (
     "losses, scores, sample counts and who was asked when, where these are shown; and each client's own head, which "
@@ -70,6 +74,30 @@ def _check_method(algorithm: Algorithm) -> None:
             "and noise on that count leaves nothing of the quotient: take pflego, fedavg or another method that only "
             "sums"
         )
+
+
+@dataclass(frozen=True)
+class Spent:
+    """How much privacy a run has cost."""
+
+    epsilon: float
+    delta: float
+    neighbours: str  # what two federations differ in that can hardly be told apart
+
+    @classmethod
+    def of(cls, run: Run) -> Spent | None:
+        """Look it up in the history, or account for it; None without privacy."""
+        accountant = accountant_of(run.plan, run.algorithm, run.federation)
+        if accountant is None:
+            return None
+        known = run.history[-1].get("epsilon") if run.history else 0.0
+        epsilon = accountant.epsilon(len(run.history)) if known is None else known
+        return cls(epsilon, accountant.delta, accountant.sampling.neighbours)
+
+    def __str__(self) -> str:
+        if self.epsilon == inf:
+            return "none: there is no noise"
+        return f"epsilon {self.epsilon:.3g} at delta {self.delta:g}, for {self.neighbours}"
 
 
 def accountant_of(plan: Plan, algorithm: Algorithm, federation: Federation) -> Accountant | None:

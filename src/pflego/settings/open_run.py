@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -89,7 +90,7 @@ def _open(
             raise FolderError(
                 f"{folder} was made with another {what}: its data or first weights have changed"
             )
-    plan = plan_of(tables, participation)
+    plan = replace(plan_of(tables, participation), secret=files.secret())
     place = devices.resolve(device, model.dtype)
     problems = Problems(federation, model.to(place), place, plan.streaming, algorithm.labels)
     states = kept_states(federation, model, algorithm, plan.seed, begin)

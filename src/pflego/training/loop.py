@@ -82,16 +82,24 @@ class Training:
         self._warned = False
 
     def rounds(self, first: int, callbacks: Sequence[Callback]) -> None:
-        """Play the rounds from one on."""
+        """Play the rounds from one on.
+
+        With a secret, weights leave only when they are on disk: a round that is done again would otherwise be released
+        twice under one noise.
+        """
+        plan = self.run.plan
         with watching(callbacks, self.run):
-            for number in range(first, self.run.plan.rounds + 1):
+            if first > 1:
+                self._hand_over(first - 1)  # it may have been stopped right before it
+            for number in range(first, plan.rounds + 1):
                 row = self.play(number)
-                if self.run.plan.evaluates(number):
+                if plan.evaluates(number) and plan.secret is None:
                     self.evaluate(row)
-                if self._accountant is not None and self.run.plan.accounts(number):
+                if self._accountant is not None and plan.accounts(number):
                     row["epsilon"] = self._accountant.epsilon(number)
                 self.run.history.append(row)
                 self.write(number, row)
+                self._hand_over(number)
                 for callback in callbacks:
                     callback.on_round(self.run, row)
                     self._check_after(callback)
@@ -143,6 +151,11 @@ class Training:
             adapted = members_only(self.run, number, self.engine.scores(self.run.shared, adapt=True))
             row[f"everyone_adapted_{task.metric}"] = pooled(adapted, task)
         self.run.evaluations[number] = [score.value(task) for score in scores]
+
+    def _hand_over(self, number: int) -> None:
+        """With a secret, give clients the weights, now on disk, where they would be evaluated; no figures come back."""
+        if self.run.plan.secret is not None and self.run.plan.evaluates(number):
+            self.engine.scores(self.run.shared)
 
     def write(self, number: int, row: HistoryRow) -> None:
         """Write the round down, and where it is time for one, a checkpoint."""
@@ -260,6 +273,9 @@ class Training:
 
     def _reply(self, outcome: Outcome) -> _Reply:
         """Give what the time of a client's reply depends on."""
-        passes = sum(outcome.metrics[f"{way}_passes"].total for way in ("forward", "backward"))
+        counted = [
+            outcome.metrics.get(f"{way}_passes") for way in ("forward", "backward")
+        ]  # unless it is private
+        passes = sum(metric.total for metric in counted if metric is not None)
         sent = nbytes(self.run.shared) + outcome.bytes_up
         return {"samples": outcome.samples, "passes": passes, "sent": sent}

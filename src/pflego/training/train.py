@@ -32,7 +32,7 @@ from pflego.engines.base import Engine, EngineMaker
 from pflego.engines.distributed import DistributedEngine, dealt
 from pflego.engines.local import LocalEngine
 from pflego.engines.peers import Peers, joined
-from pflego.errors import SettingError, UserError, calling, named, shortened
+from pflego.errors import FolderError, SettingError, UserError, calling, named, shortened
 from pflego.exchange import aggregation as rules
 from pflego.exchange.aggregation import Aggregation, Mean, aggregation_of
 from pflego.exchange.objective import Objective, objective_of
@@ -223,6 +223,8 @@ def train(
             tables[RECORD] = folder.settings()[RECORD]  # of a run that goes on, what it was made with
             if late := joined_after(tables):
                 plan = _affordable(replace(plan, joined_after=late), algorithm, federation)
+        if plan.privacy is not None and isinstance(federation, RemoteFederation):
+            plan = replace(plan, secret=_secret(folder, begin, checkpoint_every))
         problems = Problems(federation, model.to(place), place, plan.streaming, algorithm.labels)
         if begin is None:
             begin = Checkpoint(0, algorithm.init_shared(model, problems.outputs, seed), {})
@@ -361,6 +363,22 @@ def _affordable(plan: Plan, algorithm: Algorithm, federation: Federation) -> Pla
         stacklevel=3,
     )
     return replace(plan, rounds=most)
+
+
+def _secret(folder: RunFolder | None, begin: Checkpoint | None, checkpoint_every: int) -> bytes:
+    """Give what cohorts and noise of a server of real clients are drawn from: everybody knows the seed."""
+    if folder is None or checkpoint_every != 1:
+        raise SettingError(
+            "privacy= with real clients needs a folder and checkpoint_every=1: weights may leave only when they are on "
+            "disk, or a round done again would be released twice under one noise"
+        )
+    secret = folder.secret(begins=begin is None)
+    if secret is None:
+        raise FolderError(
+            f"the secret of the run in {folder.path} is gone, and with it cohorts and noise: bring checkpoint/secret "
+            "back from a backup, or start a new run"
+        )
+    return secret
 
 
 def _tables(given: dict[str, object], plan: Plan) -> Tables:

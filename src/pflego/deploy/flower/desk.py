@@ -11,7 +11,7 @@ import torch
 from pflego.algorithms.base import Algorithm
 from pflego.codec import MessageError
 from pflego.data.schema import Schema
-from pflego.deploy.flower.facts import Common, Facts
+from pflego.deploy.flower.facts import Common
 from pflego.deploy.flower.site_config import Assignment
 from pflego.engines import rehearsal
 from pflego.engines.base import Outcome, Turn
@@ -47,7 +47,7 @@ class Desk:
         cls, assignment: Assignment, client: Client, common: Common, schema: Schema | None, *, device: str
     ) -> Desk:
         """Make ready to work; a federation that the client cannot be part of is refused."""
-        facts = Facts.of(client, schema)
+        facts = assignment.facts(client, schema)
         common.check(facts)
         model = assignment.model(facts.shape)
         assignment.algorithm.check_model(model)

@@ -65,6 +65,8 @@ class FlowerEngine:
         What everybody begins with, which tells what a message looks like.
     deployment
         Timeouts and limits.
+    private
+        Whether clients send no figures, and no reply is judged by the others'.
     poll
         Seconds between two looks at whose reply is there.
     """
@@ -76,6 +78,7 @@ class FlowerEngine:
     algorithm: Algorithm
     seed: int
     deployment: Deployment
+    private: bool = False
     poll: float = 1.0
     _rehearsed: list[Rehearsed] = field(init=False)
     _last: int = field(init=False, default=0)  # the newest round that clients were asked for
@@ -203,7 +206,12 @@ class FlowerEngine:
             like = self._rehearsed[now.exchange]
             try:
                 sound[client] = read_reply(
-                    reply.content, like.contribution, like.metrics, self._expected(client), now.alpha
+                    reply.content,
+                    like.contribution,
+                    like.metrics,
+                    self._expected(client),
+                    now.alpha,
+                    private=self.private,
                 )
             except MessageError as error:
                 self._dropped(present, error)
@@ -211,6 +219,19 @@ class FlowerEngine:
             if heard.left_out:
                 node, names = answers[client][0].connection.node, some(map(repr, heard.left_out))
                 log.warning("node %d, client %r: metrics left out: %s", node, client, names)
+        if not self.private:  # under privacy they are clipped, whatever the others' are
+            self._drop_the_longest(sound, answers)
+        outcomes = [
+            self._outcome(client, turn.position, sound.get(client))
+            for client, turn in turns.items()
+            if client in answers
+        ]
+        return Work(outcomes, seconds=max((reply.seconds for reply in sound.values()), default=0.0))
+
+    def _drop_the_longest(
+        self, sound: dict[ClientId, Reply], answers: Mapping[ClientId, tuple[Present, Message]]
+    ) -> None:
+        """Leave out replies that are far longer than the others."""
         norms = {client: norm(reply.contribution) for client, reply in sound.items()}
         limit = self._limit(list(norms.values()))
         for client in [client for client, size in norms.items() if size > limit]:
@@ -218,12 +239,6 @@ class FlowerEngine:
             del sound[client]
         if sound:
             log.info("norms of the replies: median %.3g, limit %.3g", median_high(norms.values()), limit)
-        outcomes = [
-            self._outcome(client, turn.position, sound.get(client))
-            for client, turn in turns.items()
-            if client in answers
-        ]
-        return Work(outcomes, seconds=max((reply.seconds for reply in sound.values()), default=0.0))
 
     def _limit(self, norms: Sequence[float]) -> float:
         """Compute the largest norm a reply may have: relative to the others, and as set.
