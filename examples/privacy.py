@@ -53,10 +53,11 @@ def method(name: str, rate: float) -> pflego.Algorithm:
     return pflego.PFLEGO(steps=20, server_lr=rate, common_head=name != "PFLEGO")
 
 
-def federation_of(given: argparse.Namespace, seed: int, samples: int) -> pflego.Federation:
+def federation_of(given: argparse.Namespace, data: str, seed: int) -> pflego.Federation:
     """Load clients of at most so many samples: more clients are then more data, and not the same divided further."""
+    samples = given.samples
     whole = pflego.load(
-        given.data,
+        data,
         clients=given.clients,
         classes_per_client=given.classes_per_client,
         seed=seed,
@@ -110,8 +111,9 @@ class Found:
         self, name: str, epsilon: float | None, clip: float, rate: float, seed: int, *, choosing: bool
     ) -> float:
         """Give the accuracy of a run, which is made if it was not yet."""
+        data = (self.given.choose_on or self.given.data) if choosing else self.given.data
         asked = Row(
-            data=self.given.data,
+            data=data,
             clients=self.given.clients,
             method=name,
             epsilon=epsilon,
@@ -124,7 +126,7 @@ class Found:
         for row in self.rows:
             if Row({**row, "accuracy": 0.0}) == asked:
                 return row["accuracy"]
-        federation = federation_of(self.given, seed, self.given.samples)
+        federation = federation_of(self.given, data, seed)
         if choosing:
             federation = hold_out(federation, share=0.3, seed=seed)
         done = Row({**asked, "accuracy": round(train(self.given, federation, asked), 5)})
@@ -180,6 +182,7 @@ def main() -> None:
     parser.add_argument("--epsilons", default="1,2,4,8")
     parser.add_argument("--clips", default="0.1,0.3,1")
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--choose-on", default=None, help="the data to choose by, if not --data")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--picture", type=Path, default=None)
     given = parser.parse_args()

@@ -26,7 +26,18 @@ from pflego.learning.problem import Problems
 from pflego.runs.run import Run
 from pflego.training.loop import NothingLearnedWarning, PrivacyWarning
 from pflego.weights import Weights, minus, norm
-from tests.support.reference import F64, Adam, Params, StopAfter, World, assert_identical, cohorts, world
+from tests.support.reference import (
+    F64,
+    Adam,
+    Params,
+    Site,
+    StopAfter,
+    World,
+    assert_identical,
+    cohorts,
+    gradients,
+    world,
+)
 from tests.support.rivals import NAMES, assert_at, every_method
 
 SEED, CLIENTS, R, ROUNDS = 3, 5, 4, 3
@@ -308,6 +319,35 @@ pflego.train(twin.federation, twin.model, pflego.PFLEGO(steps=3), {options}, out
     )
     assert_identical(ours, theirs)
     assert ours.plan.privacy == PRIVACY
+
+
+def test_clipping_single_samples_is_no_privacy_of_samples() -> None:
+    """The trap that is not offered: a head was fitted to the same samples, so one moves the gradients of the others."""
+    twin = world()
+    site, limit = twin.sites[-1], 1e-2
+
+    def clipped_sum(rows: Sequence[int], head: F64 | None = None) -> tuple[F64, F64]:
+        """Sum theta's gradients of single samples, each clipped, under a head that was fitted to all of them."""
+        own = Site(site.x[list(rows)], site.t[list(rows)], softmax=True)
+        if head is None:
+            head = np.zeros_like(twin.heads[-1])
+            for _ in range(50):
+                head = head - 0.5 * gradients(twin.net, head, own)[2]
+        total = np.zeros(twin.net.V.size + twin.net.v.size)
+        for row in rows:
+            one = Site(site.x[[row]], site.t[[row]], softmax=True)
+            V, v, _ = gradients(twin.net, head, one)
+            gradient = np.concatenate([V.ravel(), v])
+            total += gradient * min(1.0, limit / np.linalg.norm(gradient))
+        return total, head
+
+    everybody = range(site.n)
+    whole, fitted = clipped_sum(everybody)
+    others = [[row for row in everybody if row != left] for left in everybody]
+    refitted = max(np.linalg.norm(whole - clipped_sum(rows)[0]) for rows in others)
+    same_head = max(np.linalg.norm(whole - clipped_sum(rows, fitted)[0]) for rows in others)
+    assert same_head <= limit * (1 + 1e-9)
+    assert refitted > 1.2 * limit
 
 
 @pytest.mark.parametrize(
