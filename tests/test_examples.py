@@ -47,3 +47,34 @@ def test_estimated_chances_are_right_for_those_who_come_often_and_low_for_those_
     # An interval is cut after 50 rounds: its mean is (1 - 0.98^50) / 0.02, of 1 / 0.02.
     assert shares["0.02"]["1001"] == pytest.approx(1 - 0.98**50, abs=0.02)
     assert f"| 0.02 | {shares['0.02']['11']:.2f} |" in capsys.readouterr().out
+
+
+def test_accuracy_against_epsilon_is_kept_drawn_and_not_trained_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, picture = tmp_path / "privacy.json", tmp_path / "privacy.png"
+    words = "--clients 5 --rounds 2 --epsilons 20 --clips 0.1 --seeds 1 --chance 0.8 --samples 20 --hidden 4"
+    words += f" --out {out} --picture {picture}"
+    monkeypatch.setattr(sys, "argv", ["privacy.py", *words.split()])
+    runpy.run_path(str(FOLDER / "privacy.py"), run_name="__main__")
+    kept = json.loads(out.read_text())
+    tested = [(row["method"], row["epsilon"]) for row in kept if not row["chosen_by"]]
+    assert len(tested) == 7  # three methods with and without noise, and heads on the first backbone
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
+    runpy.run_path(str(FOLDER / "privacy.py"), run_name="__main__")
+    assert json.loads(out.read_text()) == kept
+    assert not capsys.readouterr().out
+
+
+def test_an_attacker_is_right_more_often_without_noise_and_never_more_than_epsilon_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "membership.json"
+    words = f"--trials 8 --rounds 3 --noises 0,20 --out {out}"
+    monkeypatch.setattr(sys, "argv", ["membership.py", *words.split()])
+    runpy.run_path(str(FOLDER / "membership.py"), run_name="__main__")
+    exact, noisy = json.loads(out.read_text())["rows"]
+    assert exact["right"] >= 0.8
+    assert noisy["most"] < 0.6
+    assert noisy["right"] < exact["right"]

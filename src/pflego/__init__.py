@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from pflego.exchange.objective import Agnostic as Agnostic
     from pflego.exchange.objective import CVaR as CVaR
     from pflego.exchange.objective import QFair as QFair
+    from pflego.exchange.privacy import ClientPrivacy as ClientPrivacy
     from pflego.exchange.robust import GeometricMedian as GeometricMedian
     from pflego.exchange.robust import Krum as Krum
     from pflego.exchange.robust import Median as Median
@@ -113,6 +114,7 @@ _HOMES = {
     "pflego.exchange.aggregation": ["Mean"],
     "pflego.exchange.metrics": ["Metric"],
     "pflego.exchange.objective": ["Agnostic", "CVaR", "QFair"],
+    "pflego.exchange.privacy": ["ClientPrivacy"],
     "pflego.exchange.robust": ["GeometricMedian", "Krum", "Median", "NormBound", "TrimmedMean"],
     "pflego.exchange.round": ["Round", "Update"],
     "pflego.exchange.transforms": ["Clip"],

@@ -17,6 +17,7 @@ import pflego
 from pflego.algorithms.local_steps import LocalSteps
 from pflego.errors import SettingError
 from pflego.exchange.round import Round
+from pflego.learning.head_group import HeadGroup
 from pflego.learning.problem import Problems
 from pflego.learning.theory import expected_smoothness
 from tests.support.reference import (
@@ -263,11 +264,9 @@ def test_the_joint_gradient_of_a_sample_is_unbiased() -> None:
         len({float(update.contribution["0.weight"].sum()) for update in drawn}) == 3
     )  # a fresh draw every round
     seen = problem.at(SEED, 1).some(most, "samples of the head")
-    head = (
-        method.heads.fit(twin.model.weights(), state, seen, seen.features(twin.model.weights()))
-        .head["head"]
-        .numpy()
-    )
+    group = HeadGroup([seen], seen.features(twin.model.weights()))
+    [work] = method.heads.fit(twin.model.weights(), [state], group)
+    head = work.head["head"].numpy()
     mean = np.mean(
         [gradients(twin.net, head, site.part(np.array(c)))[0] for c in combinations(range(site.n), most)],
         axis=0,

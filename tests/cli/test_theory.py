@@ -3,12 +3,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
 from typer.testing import CliRunner
 
 import pflego
 from pflego.cli import app
+from pflego.exchange import budget
 from pflego.training.convergence import SquaredGradients, measure
 from tests.support.reference import gradients, world
 
@@ -31,6 +35,56 @@ def test_the_rate_of_corollary_1_is_measured_and_drawn(tmp_path: Path) -> None:
         assert point["first_loss"] == pytest.approx(np.log(3), rel=1e-6)  # heads of zeros, three classes each
     assert "L = " in result.output
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_budget_of_privacy_is_planned_and_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "new" / "privacy.png"
+    options = ["--clients", "200", "--epsilon", "3", "--rounds", "20,5", "--participation", "0.5,0.05"]
+    result = CliRunner().invoke(
+        app, ["theory", "privacy", *options, "--out", str(picture)], catch_exceptions=False
+    )
+    assert result.exit_code == 0
+    plan = json.loads(picture.with_suffix(".json").read_text())
+    assert plan["delta"] == pytest.approx(0.1 / 200)
+    assert [(one["rounds"], one["participants"]) for one in plan["options"]] == [
+        (5, 10), (5, 100), (20, 10), (20, 100)
+    ]  # fmt: skip
+    for one in plan["options"]:
+        library = PLDAccountant()
+        gaussian = dp_accounting.GaussianDpEvent(one["noise"])
+        library.compose(dp_accounting.PoissonSampledDpEvent(one["chance"], gaussian), one["rounds"])
+        assert library.get_epsilon(plan["delta"]) == pytest.approx(3, rel=0.005)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    words = result.output.split("for instance: pflego ")[1].split("\n")[0].split()
+    run = CliRunner().invoke(app, [*words, "--clients", "200", "--out", str(tmp_path / "run")])
+    assert run.exit_code == 0, run.output
+    assert "epsilon 3 at delta 0.0005" in run.output
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 20
+
+
+def test_a_fixed_number_of_participants_is_planned_by_its_own_accountant(tmp_path: Path) -> None:
+    [one] = budget.options(100, epsilon=8, delta=1e-3, rounds=[10], chances=[0.2], fixed=True)
+    library = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    gaussian = dp_accounting.GaussianDpEvent(one.noise / 2)
+    library.compose(dp_accounting.SampledWithoutReplacementDpEvent(100, 20, gaussian), 10)
+    assert library.get_epsilon(1e-3) == pytest.approx(8, rel=0.005)
+    for wrong in (["--rounds", "0"], ["--participation", "1.5"], ["--rounds", "many"], ["--delta", "2"]):
+        words = ["theory", "privacy", "--clients", "9", "--epsilon", "1", *wrong]
+        assert CliRunner().invoke(app, [*words, "--out", str(tmp_path / "no.png")]).exit_code != 0
+
+
+def test_the_smallest_participation_near_the_least_noise_is_advised() -> None:
+    found = [
+        budget.Option(rounds, chance, 100 * chance, noise, noise / (100 * chance))
+        for rounds, chance, noise in [
+            (5, 0.1, 1.0),
+            (9, 0.1, 1.5),
+            (9, 0.2, 2.4),
+            (9, 0.5, 5.0),
+            (9, 1.0, 10.0),
+        ]
+    ]
+    assert budget.advised(found).chance == 0.2
 
 
 @pytest.mark.parametrize("common", [False, True], ids=["own heads", "common head"])

@@ -61,9 +61,8 @@ class InMemory:
         self, problems: Problems, algorithm: pflego.Algorithm, states: Mapping[ClientId, Weights]
     ) -> SimulationEngine:
         self.carried = pickle.dumps(LocalEngine(problems, algorithm, {}, self.transforms, together=False))
-        return SimulationEngine(
-            problems, states, b"", MemoryGrid({}, self.nodes), list(self.nodes), lambda: True
-        )
+        here = LocalEngine(problems, algorithm, states)
+        return SimulationEngine(here, b"", MemoryGrid({}, self.nodes), list(self.nodes), lambda: True)
 
     def train(self, case: Case) -> Run:
         self.transforms: Sequence[Transform] = case.options.get("transforms", ())  # type: ignore[assignment]

@@ -52,6 +52,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "population": {"population": pflego.Population(join={"c4": 2})},
     "objective": {"objective": pflego.QFair(1.0)},
     "aggregation": {"aggregation": pflego.Median()},
+    "privacy": {"privacy": pflego.ClientPrivacy(noise=0.0)},
     "slice_size": {"slice_size": 3},
     "memory": {"memory": "64MB"},
     "speedup": {"speedup": "gram"},
@@ -60,6 +61,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "evaluate_adapted": {"evaluate_adapted": True},
     "evaluate_training": {"evaluate_training": True},
 }
+BESIDE: dict[str, dict[str, Any]] = {"privacy": {"weighting": "equal"}}  # what another value asks for
 FREE: dict[str, dict[str, Any]] = {
     "rounds": {"rounds": 4},
     "device": {"device": "cpu"},
@@ -84,10 +86,11 @@ def test_every_setting_of_a_run_either_may_change_or_may_not() -> None:
 
 @pytest.mark.parametrize("name", FIXED)
 def test_what_decides_the_numbers_may_not_change(tmp_path: Path, name: str) -> None:
-    run(tmp_path)
+    options = BESIDE.get(name, {})
+    run(tmp_path, **options)
     before = (tmp_path / "settings.toml").read_bytes()
     with pytest.raises(pflego.UserError, match=f"other settings: {name} was .*, is now ") as refusal:
-        run(tmp_path, resume=True, **FIXED[name])
+        run(tmp_path, resume=True, **options, **FIXED[name])
     assert ";" not in str(refusal.value)  # and nothing else has
     assert (tmp_path / "settings.toml").read_bytes() == before
 

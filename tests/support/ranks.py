@@ -115,6 +115,23 @@ CASES = {
     "own rule for sums": Case(pflego.FedAvg(steps=3), {"aggregation": Damped()}),
     "clipped": Case(pflego.PFLEGO(steps=3), {"transforms": [pflego.Clip(0.01)]}),
     "equal weights": Case(pflego.FedAvg(steps=3, client_lr=0.1), {**LOSSY, "weighting": "equal"}),
+    "private": Case(
+        pflego.PFLEGO(steps=3),
+        {
+            **LOSSY,
+            "participation": pflego.Binomial(0.4),
+            "weighting": "equal",
+            "privacy": pflego.ClientPrivacy(clip=0.05, noise=1.0, delta=1e-3, quantile=0.5),
+        },
+    ),
+    "private, nobody": Case(
+        pflego.FedBabu(steps=3),
+        {
+            "participation": pflego.Binomial(0.05),
+            "weighting": "equal",
+            "privacy": pflego.ClientPrivacy(clip=0.05, noise=1.0, delta=1e-3),
+        },
+    ),
     "own participation": Case(pflego.PFLEGO(steps=3), {"participation": Neighbours()}),
     "independent, inverse": Case(
         pflego.PFLEGO(steps=3, server_lr="auto", server_optimizer="sgd"),

@@ -49,6 +49,8 @@ class Algorithm(ABC):
     exchanges: ClassVar[int] = 1  # how often clients and server speak to each other in a round
     # whether the server keeps sum_i a_i x_i over all clients from aggregates: these must be the same to it
     needs_equal_chances: ClassVar[bool] = False
+    # whether the server divides what is summed by a count that is summed with it
+    divides_by_counts: ClassVar[bool] = False
     # what it can do beyond the usual; a class that changes what is done says it anew
     abilities: ClassVar[frozenset[Ability]] = frozenset()
 

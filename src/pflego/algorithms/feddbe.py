@@ -55,6 +55,7 @@ class FedDBE(FedAvg):
     """
 
     abilities = frozenset({"personal parts", "training mode"})
+    divides_by_counts = True
 
     kappa: Strength = 50.0
     mean_share: Annotated[float, Limits(above=0, most=1)] = 1.0

@@ -34,6 +34,7 @@ class FedNova(FedAvg):
     """One model for everybody, averaged by how far clients go per step."""
 
     abilities = frozenset({"personal parts", "training mode"})
+    divides_by_counts = True
 
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on a copy of the model; send how far it went, per step, and how many those were."""

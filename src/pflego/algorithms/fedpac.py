@@ -62,6 +62,7 @@ class FedPAC(FedRep):
     """
 
     abilities = frozenset({"personal parts", "training mode"})
+    divides_by_counts = True
 
     mu: Strength = 1.0
     head_lr: AutoRate | None = None

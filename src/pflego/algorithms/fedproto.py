@@ -37,6 +37,7 @@ class FedProto(LocalSteps):
     """
 
     abilities = frozenset({"personal parts", "training mode"})
+    divides_by_counts = True
 
     mu: Strength = 1.0
 

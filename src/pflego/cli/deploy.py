@@ -183,8 +183,18 @@ def inspect(
         console.print(f"  {name}: {value}", markup=False)
     console.print(f"\nin every round that this client takes part in: {seen.bytes:,} bytes of weights")
     console.print(_table(seen.message))
-    console.print("and numbers: " + ", ".join(seen.metrics))
-    console.print("\nwhen everybody is evaluated: how many test samples, their loss and score")
+    if seen.privacy is None:
+        console.print("and numbers: " + ", ".join(seen.metrics))
+        console.print("\nwhen everybody is evaluated: how many test samples, their loss and score")
+    else:
+        console.print(
+            "and nothing else: no loss, no score, no number of samples, none of its own classes (samples, tests and "
+            "classes above are the same for every site)"
+        )
+        console.print(
+            f"the server clips it to a norm of {seen.privacy.clip:g} and adds noise to the sum ({seen.privacy}): what "
+            "it gives to others hardly depends on this client; the server itself sees the message as it is"
+        )
     console.print(
         f"\n[bold]What comes in[/bold]: {sum(line.bytes for line in seen.received):,} bytes of weights"
     )

@@ -125,6 +125,8 @@ def summary(run: Run) -> Table:
     table.add_row(
         "sent in all", f"{came_to.bytes_up / 1e6:.1f} MB up, {came_to.bytes_down / 1e6:.1f} MB down"
     )
+    if came_to.privacy is not None:
+        table.add_row("privacy of what is shared", str(came_to.privacy))
     table.add_row("time of clients and server", f"{came_to.seconds:.1f} s")
     if came_to.waited is not None:
         table.add_row("the server would have waited for replies", f"{came_to.waited:.1f} s")

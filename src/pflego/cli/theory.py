@@ -1,4 +1,4 @@
-"""pflego theory: the paper's propositions, measured."""
+"""pflego theory: the paper's propositions, measured, and what privacy costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import typer
 
 from pflego.cli import options
 
-app = typer.Typer(help="What the paper's theory says, measured.", no_args_is_help=True)
+app = typer.Typer(
+    help="What the theory says: of convergence, measured, and of privacy.", no_args_is_help=True
+)
 
 
 @app.callback()
@@ -109,3 +111,93 @@ def rate(
         highlight=False,
     )
     Console().print(f"drawn in {out}", highlight=False, markup=False)
+
+
+@app.command()
+def privacy(
+    clients: Annotated[int, typer.Option(help="How many clients there are.", min=2)],
+    epsilon: Annotated[float, typer.Option(help="The privacy that may be spent in all.")],
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            help="The probability with which the promise may fail. \\[a tenth of one in all clients]"
+        ),
+    ] = None,
+    rounds: Annotated[str, typer.Option(help="Numbers of rounds to plan for.")] = "50,100,200,400",
+    participation: Annotated[
+        str, typer.Option(help="A client's chances to take part in a round.")
+    ] = "0.01,0.02,0.05,0.1,0.2,0.5,1",
+    fixed: Annotated[
+        bool, typer.Option("--fixed", help="Exactly that share of the clients in every round.")
+    ] = False,
+    out: Annotated[
+        Path, typer.Option(help="The picture to draw; figures go beside it as JSON.", dir_okay=False)
+    ] = Path("theory-privacy.png"),
+) -> None:
+    """Plan differential privacy: the noise that a budget asks for, by rounds and participation.
+
+    [bold]pflego theory privacy --clients 1000 --epsilon 2[/bold] says which noise multiplier keeps so many rounds
+    within epsilon, and how much noise is then in a step, in units of the clip: the less, the better it learns.
+    """
+    from rich.table import Table
+
+    from pflego.cli.console import Console
+    from pflego.errors import SettingError
+    from pflego.exchange.budget import advised, options
+    from pflego.files import make_folder, write_atomically
+    from pflego.report.plots import Curve, Panel, draw
+
+    try:
+        numbers = sorted({int(word) for word in rounds.split(",")})
+        chances = sorted({float(word) for word in participation.split(",")})
+    except ValueError:
+        raise SettingError(
+            "--rounds are whole numbers, 50,100, and --participation chances, 0.1,0.2"
+        ) from None
+    delta = 0.1 / clients if delta is None else delta
+    if numbers[0] < 1 or not 0 < chances[0] <= chances[-1] <= 1 or not 0 < delta < 1 or epsilon <= 0:
+        raise SettingError(
+            "--rounds and --epsilon are above 0, --participation above 0 and at most 1, --delta between 0 and 1"
+        )
+    make_folder(out.parent)
+    found = options(clients, epsilon=epsilon, delta=delta, rounds=numbers, chances=chances, fixed=fixed)
+    table = Table("participants", *(f"{number} rounds" for number in numbers))
+    for chance in chances:
+        own = [one for one in found if one.chance == chance]
+        table.add_row(f"{own[0].participants:g}", *(f"{one.noise:.3g} ({one.in_step:.3g})" for one in own))
+    lines = {number: [one for one in found if one.rounds == number] for number in numbers}
+    size = [one.participants for one in lines[numbers[0]]]
+    panels = [
+        Panel(
+            "noise multiplier",
+            [Curve(f"{number} rounds", size, [one.noise for one in own]) for number, own in lines.items()],
+            "participants in a round",
+            "z",
+            "log",
+        ),
+        Panel(
+            "noise in a step, over the clip",
+            [Curve(f"{number} rounds", size, [one.in_step for one in own]) for number, own in lines.items()],
+            "participants in a round",
+            "z / participants",
+            "log",
+        ),
+    ]
+    draw(panels, out)
+    figures = {"clients": clients, "epsilon": epsilon, "delta": delta, "fixed": fixed}
+    content = json.dumps({**figures, "options": [asdict(one) for one in found]}, indent=1)
+    write_atomically(out.with_suffix(".json"), content.encode())
+    best = advised(found)
+    taking_part = f"{best.participants:g}" if fixed else f"binomial:{best.chance:g}"
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"{clients:,} clients, epsilon {epsilon:g} at delta {delta:g}: noise multipliers, and in brackets the "
+        "deviation of the noise in a step, over the clip"
+    )
+    console.print(table)
+    console.print(
+        f"for instance: pflego run --participation {taking_part} --rounds {best.rounds} --weighting equal "
+        f"--privacy clip=1,noise={1.0005 * best.noise:.4g},delta={delta:g},max_epsilon={epsilon:g}",
+        markup=False,
+    )
+    console.print(f"drawn in {out}", markup=False)

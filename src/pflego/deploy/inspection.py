@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pflego.deploy.flower.desk import Desk, rehearse
-from pflego.deploy.flower.facts import Common, Facts
+from pflego.deploy.flower.facts import Common
 from pflego.deploy.flower.keep import StateFile
 from pflego.deploy.flower.messages import pack, unpack_facts
 from pflego.deploy.folder import TEMPLATE
 from pflego.deploy.reading import read
+from pflego.exchange.privacy import ClientPrivacy
 from pflego.federation.roster import Client
 from pflego.weights import Weights
 
@@ -32,6 +33,7 @@ class Inspection:
     once: dict[str, object]  # when the server asks who is there
     message: list[Line]  # in every round that it takes part in
     metrics: list[str]  # the numbers beside it, by name
+    privacy: ClientPrivacy | None  # under which nothing but that is said of the data
     received: list[Line]
     kept: list[Line]
     file: Path  # where it is kept
@@ -49,7 +51,8 @@ def inspect(app: Path, node_config: str) -> Inspection:
     """Do what a site with this node config would do in the first round of an app."""
     config, site = read(app, node_config)
     client, schema = site.data_and_schema()
-    facts = Facts.of(client, schema)
+    assignment = config.assignment
+    facts = assignment.facts(client, schema)
     common = Common(
         "inspection",
         clients=1,
@@ -60,14 +63,17 @@ def inspect(app: Path, node_config: str) -> Inspection:
         outputs=facts.outputs,
         schema=facts.schema,
     )
-    desk = Desk.of(config.assignment, client, common, schema, device=site.device)
+    desk = Desk.of(assignment, client, common, schema, device=site.device)
     desk.model.check(client.x_train[:8])
     sent = unpack_facts(pack({}, asdict(facts))).facts
     played = rehearse(desk)
     return Inspection(
         once={name: sent[name] for name in asdict(facts)},
         message=[line for exchange in played for line in _lines(exchange.contribution)],
-        metrics=list(dict.fromkeys(["seconds", *(name for exchange in played for name in exchange.metrics)])),
+        metrics=list(dict.fromkeys(["seconds", *(name for exchange in played for name in exchange.metrics)]))
+        if assignment.privacy is None
+        else [],
+        privacy=assignment.privacy,
         received=[line for exchange in played for line in _lines(exchange.received)],
         kept=_lines(played[-1].state),
         file=StateFile(site.state, "<run>", client.id).path,

@@ -111,4 +111,13 @@ class Changing(Protocol):
         ...
 
 
+@runtime_checkable
+class Rehearsing(Protocol):
+    """An engine that knows what a contribution looks like before any has arrived."""
+
+    def forms(self) -> Sequence[Weights]:
+        """Give a contribution for each exchange of a round; only names, shapes and types count."""
+        ...
+
+
 EngineMaker: TypeAlias = Callable[[Problems, Algorithm, Mapping[ClientId, Weights]], Engine]

@@ -57,6 +57,10 @@ class DistributedEngine:
         """Let the cohort's clients do their work, in all processes; the outcomes are those of this one's."""
         return self.local.run([turn for turn in turns if self.own[turn.position]], shared)
 
+    def forms(self) -> list[Weights]:
+        """Give what the first client would send: every process has its data."""
+        return self.local.forms()
+
     def scores(self, shared: Weights, *, adapt: bool = False) -> list[Score]:
         """Try every client's model, each in its process; all have the scores of all."""
         own = np.flatnonzero(self.own).tolist()

@@ -14,6 +14,7 @@ import torch
 from pflego.algorithms.base import Algorithm, works_in_groups
 from pflego.engines.base import Gathered, Outcome, Turn, Work
 from pflego.engines.parallel import map_in_threads
+from pflego.engines.rehearsal import rehearse
 from pflego.errors import SettingError, calling, named, shortened
 from pflego.exchange.metrics import Metric, check_names, largest, mean
 from pflego.exchange.objective import JOINT_LOSS
@@ -92,6 +93,14 @@ class LocalEngine:
     def pool(self, gathered: Gathered) -> Gathered:
         """Return what is given: there is no other process."""
         return gathered
+
+    def forms(self) -> list[Weights]:
+        """Give what the first client would send in each exchange of a round, with everybody's first weights."""
+        problem = self.problems[0]
+        states = {problem.client.id: self.algorithm.init_state(problem, 0)}
+        alone = replace(self, states=states, evaluate=False)
+        played = rehearse(alone, self.problems, self.algorithm, states, seed=0)
+        return [to(exchange.contribution, self.problems.device) for exchange in played]
 
     def run(self, turns: Sequence[Turn], shared: Weights) -> Work:
         """Let every client of the cohort do its work."""

@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pflego.algorithms.base import Algorithm
-from pflego.engines.base import Engine, Gathered, Outcome, Turn, Work
+from pflego.engines.base import Engine, Gathered, Outcome, Rehearsing, Turn, Work
+from pflego.errors import SettingError
 from pflego.exchange.aggregation import Aggregation, Mean
 from pflego.exchange.metrics import Metric, combine, largest, total
 from pflego.exchange.objective import JOINT_LOSS, Objective
+from pflego.exchange.privacy import ClientPrivacy, Guard, key_of
 from pflego.exchange.round import Round, of_client
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import (
@@ -28,10 +30,19 @@ from pflego.exchange.weighting import (
     correction,
 )
 from pflego.federation.roster import ClientId
-from pflego.weights import Weights, elementwise_largest, is_finite, nbytes, weighted_sum
+from pflego.weights import (
+    Weights,
+    elementwise_largest,
+    is_finite,
+    nbytes,
+    of_prefix,
+    weighted_sum,
+    with_prefix,
+)
 
 SLOWEST = "slowest"  # seconds until the last reply was there
 _OBJECTIVE = "objective/"  # before the names of what the server keeps for it
+_PRIVACY = "privacy/"  # the same, for privacy
 _OF_WORK = (
     "forward_passes",
     "backward_passes",
@@ -76,6 +87,10 @@ class Exchange:
         Decides every random draw.
     objective
         What is minimised; None: the mean loss.
+    privacy
+        How far contributions are clipped and how much noise their sum gets; None: neither.
+    noise_key
+        What that noise is a function of; None: the seed.
     """
 
     algorithm: Algorithm
@@ -85,6 +100,8 @@ class Exchange:
     transforms: Sequence[Transform] = ()
     seed: int = 0
     objective: Objective | None = None
+    privacy: ClientPrivacy | None = None
+    noise_key: bytes | None = None
 
     @classmethod
     def of(
@@ -110,7 +127,7 @@ class Exchange:
     @property
     def sums(self) -> bool:
         """Whether contributions may be added up before they are sent: all that is asked for is a sum."""
-        return self.aggregation.additive and not self.transforms
+        return self.aggregation.additive and not self.transforms and self.privacy is None
 
     def round(self, number: int, exchange: int = 0) -> Round:
         """Return what the server knows of a round."""
@@ -122,7 +139,8 @@ class Exchange:
         standing = self.standing(now.number)
         importance = [float(standing.importance[position]) for position in cohort]
         scales = [float(standing.scales[position]) for position in cohort]
-        kind = "unbiased" if self.missing == "inverse" else self.algorithm.weights
+        known = self.missing == "inverse" or self.privacy is not None  # whoever takes part
+        kind = "unbiased" if known else self.algorithm.weights
         weights = cohort_weights(importance, [scale / standing.arrival for scale in scales], kind)
         return [
             Turn(position, replace(now, alpha=alpha, scale=scale), weight)
@@ -175,7 +193,7 @@ class Exchange:
         played: Played | None = None
         for exchange in range(self.algorithm.exchanges):
             now = self.round(number, exchange)
-            server, watch = self._divided(number, server)
+            server, watch, guard = self._divided(now, server)
             answers = self.algorithm.answers(now, shared, server, [ids[position] for position in cohort])
             turns = [
                 replace(turn, answer=dict(answers[ids[turn.position]]))
@@ -185,18 +203,26 @@ class Exchange:
             ]
             work = engine.run(turns, shared)
             sound = [outcome for outcome in work.outcomes if outcome.finite]  # the others did nothing of use
-            gathered = engine.pool(self._gather(turns, work, [o for o in sound if arrives(o)], takes))
+            gathered = engine.pool(self._gather(turns, work, [o for o in sound if arrives(o)], takes, guard))
             states = {outcome.client: outcome.state for outcome in sound}
             bytes_down = sum(nbytes({**shared, **turn.answer}) for turn in turns)
             began, refused = time.perf_counter(), False
-            if gathered.arrived:  # without any there is no step, not even one of the server's momentum
+            guarded: Weights = {}
+            # without any reply there is no step, not even one of the server's momentum, unless it would tell
+            if gathered.arrived or guard is not None:
                 aggregate = self.aggregate(gathered, asked=len(turns))
-                known = replace(now, alpha=_share(turns))
+                if guard is not None:
+                    aggregate, guarded = guard.release(aggregate, _form(engine, exchange, aggregate))
+                known = replace(now, alpha=_share(turns, now))
                 moved, memory = self.algorithm.server_step(known, shared, server, aggregate)
                 refused = not (is_finite(moved) and is_finite(memory))
                 if not refused:
                     shared, server = moved, memory
-            server |= self._watched(number, watch, gathered.losses)
+            server = {
+                **server,
+                **self._watched(number, watch, gathered.losses),
+                **with_prefix(_PRIVACY, guarded),
+            }
             seconds = gathered.seconds + time.perf_counter() - began
             keep(states)
             this = Played(
@@ -223,12 +249,18 @@ class Exchange:
         combined = self.aggregation.combine([c for _, c in parts], weights)
         return {**combined, **gathered.largest, **gathered.alone}
 
-    def _divided(self, number: int, server: Weights) -> tuple[Weights, Weights]:
-        """Tell the server's own state from what it keeps for the objective, which is made when there is none yet."""
-        kept = {n.removeprefix(_OBJECTIVE): t for n, t in server.items() if n.startswith(_OBJECTIVE)}
+    def _divided(self, now: Round, server: Weights) -> tuple[Weights, Weights, Guard | None]:
+        """Tell the server's own state from what it keeps for objective and privacy, made when there is none yet."""
+        kept, standing = of_prefix(_OBJECTIVE, server), self.standing(now.number)
         if self.objective is not None and not kept:
-            kept = self.objective.first(self.standing(number).importance)
-        return {n: t for n, t in server.items() if not n.startswith(_OBJECTIVE)}, kept
+            kept = self.objective.first(standing.importance)
+        guard = None
+        if self.privacy is not None:
+            heaviest = float((standing.importance * standing.scales).max()) / standing.arrival
+            key = key_of(self.seed) if self.noise_key is None else self.noise_key
+            guard = Guard(self.privacy, of_prefix(_PRIVACY, server), heaviest, key, now)
+        own = {n: t for n, t in server.items() if not n.startswith((_OBJECTIVE, _PRIVACY))}
+        return own, kept, guard
 
     def _watched(self, number: int, kept: Weights, losses: Mapping[int, float]) -> Weights:
         """Move what the server keeps for the objective: in a round without losses too, which is one of them."""
@@ -245,6 +277,7 @@ class Exchange:
         work: Work,
         arrived: Sequence[Outcome],
         takes: Callable[[Outcome], float] | None,
+        guard: Guard | None,
     ) -> Gathered:
         """Put together what has arrived in this process."""
         weights = {turn.position: turn.weight for turn in turns}
@@ -257,6 +290,8 @@ class Exchange:
             for o in arrived
             if o.contribution is not None
         }
+        if guard is not None:
+            parts = {position: (weight, guard.bounded(sent)) for position, (weight, sent) in parts.items()}
         sent = [outcome.contribution for outcome in arrived if outcome.contribution is not None]
         tops = [{n: t for n, t in part.items() if n in names} for part in (*sent, *work.sums)]
         summed = [{n: t for n, t in part.items() if n not in names} for part in work.sums]
@@ -299,10 +334,22 @@ def _silent(asked: Sequence[ClientId], gathered: Gathered) -> list[ClientId]:
     return [client for client in asked if client not in known]
 
 
-def _share(turns: Sequence[Turn]) -> float:
+def _share(turns: Sequence[Turn], now: Round) -> float:
     """Give what turns sum_i w_i c_i into sum_i a_i c_i: a_i / w_i, which all have in common."""
     weight = sum(turn.weight for turn in turns)
-    return sum(turn.now.alpha for turn in turns) / weight if weight else 1.0  # of nobody's: nothing is sent
+    return sum(turn.now.alpha for turn in turns) / weight if weight else 1 / now.largest_scale
+
+
+def _form(engine: Engine, exchange: int, arrived: Weights) -> Weights:
+    """Give tensors like those of a contribution: what has arrived, or what a client would send."""
+    if arrived:
+        return arrived
+    if not isinstance(engine, Rehearsing):
+        raise SettingError(
+            f"no reply arrived, and under privacy there is noise all the same: {type(engine).__name__} needs a "
+            "method forms() that gives a contribution per exchange"
+        )
+    return engine.forms()[exchange]
 
 
 def _after(first: Played, second: Played) -> Played:

@@ -32,7 +32,6 @@ from pflego.engines.local import LocalEngine
 from pflego.errors import UserError
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import Score
-from pflego.learning.problem import Problems
 from pflego.weights import Weights, to
 
 if TYPE_CHECKING:
@@ -115,8 +114,8 @@ class SimulationEngine:
 
     Parameters
     ----------
-    problems, states
-        Who, and what each client kept.
+    here
+        An engine of the same clients in this process, whose states are everybody's.
     common
         Where Ray keeps what all work has in common.
     grid, nodes
@@ -125,8 +124,7 @@ class SimulationEngine:
         Says whether the simulation still is.
     """
 
-    problems: Problems
-    states: Mapping[ClientId, Weights]
+    here: LocalEngine
     common: bytes
     grid: Grid
     nodes: Sequence[int]
@@ -148,9 +146,13 @@ class SimulationEngine:
         """Return what is given: all has arrived here."""
         return gathered
 
+    def forms(self) -> list[Weights]:
+        """Give what the first client would send."""
+        return self.here.forms()
+
     def scores(self, shared: Weights, *, adapt: bool = False) -> list[Score]:
         """Try every client's model on its own test data, in the order of the federation."""
-        everyone = range(len(self.problems.federation))
+        everyone = range(len(self.here.problems.federation))
         work = [Trial(*share, adapt) for share in self._shares(shared, everyone)]
         tried = {
             position: score
@@ -163,13 +165,13 @@ class SimulationEngine:
         self, shared: Weights, positions: Sequence[int]
     ) -> Iterator[tuple[bytes, Weights, Sequence[int], Mapping[ClientId, Weights]]]:
         """Deal clients out to workers, the largest first, so that all have as much to do."""
-        federation, workers = self.problems.federation, len(self.nodes)
+        federation, workers = self.here.problems.federation, len(self.nodes)
         ordered = sorted(positions, key=lambda position: -int(federation.sizes[position]))
         shared = to(shared, torch.device("cpu"))
         for worker in range(min(workers, len(ordered))):
             own = ordered[worker::workers]
             ids = [federation.ids[position] for position in own]
-            yield self.common, shared, own, {client_id: self.states[client_id] for client_id in ids}
+            yield self.common, shared, own, {client_id: self.here.states[client_id] for client_id in ids}
 
     def _ask(self, work: Sequence[Task[T]]) -> list[list[T]]:
         """Give every worker something to do, and wait until all of it is done."""
@@ -224,7 +226,7 @@ def simulation(here: LocalEngine) -> Iterator[SimulationEngine]:
             raise UserError(f"the Ray cluster has no {kind}")
         common = ray.cloudpickle.dumps(ray.put(replace(here, states={})))
         grid, running = stack.enter_context(_simulated(workers, gpus=kind == "GPU"))
-        yield SimulationEngine(here.problems, here.states, common, grid, sorted(grid.get_node_ids()), running)
+        yield SimulationEngine(here, common, grid, sorted(grid.get_node_ids()), running)
 
 
 def _start(ray: ModuleType) -> None:

@@ -53,7 +53,7 @@ Metrics: TypeAlias = Mapping[str, Metric]
 _TAKEN = {
     "round", "participants", "loss", "test", "training", "seconds", "bytes_up", "bytes_down", "forward_passes",
     "backward_passes", "missing", "rejected", "refused", "joint_loss", "members", "joined", "left", "waited",
-    "slowest",
+    "slowest", "epsilon",
 }  # fmt: skip
 
 

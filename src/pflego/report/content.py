@@ -28,6 +28,7 @@ from pflego.report.words import (
 )
 from pflego.runs.cost import Cost
 from pflego.runs.history import HistoryRow
+from pflego.runs.privacy import COVERED, NOT_COVERED, Spent
 from pflego.runs.record import RECORD, flat
 from pflego.runs.run import Run
 from pflego.runs.summary import Curves, Evaluation, Summary, curves_of, never_heard, ranked_by
@@ -200,6 +201,8 @@ def _facts_of(run: Run) -> list[str]:
             facts.append(f"{words}: {number:,}")
     if silent := never_heard(run):
         facts.append(f"asked and never heard: {count(len(silent), 'client')}")
+    if (spent := Spent.of(run)) is not None:
+        facts.append(f"privacy of what is shared: {spent}")
     return [*facts, f"seed {run.plan.seed}"]
 
 
@@ -217,6 +220,8 @@ def _notes(run: Run, clients: Clients, evaluation: Evaluation | None, *, drawn: 
     notes = []
     if isinstance(run.federation, RemoteFederation):
         notes.append("The clients’ data are not on this machine: what needs them is left out.")
+    if run.plan.privacy is not None:
+        notes.append(f"Privacy covers {COVERED}. It does not cover {NOT_COVERED}.")
     if evaluation is None:
         notes.append("Everyone’s models were not evaluated.")
     elif not any(figure is not None for figure in evaluation.figures):

@@ -5,6 +5,7 @@
     checkpoint/
       schema.json            how raw values became tensors, where files say it
       clients.jsonl          every client's result, one line per evaluation of everyone
+      secret                 of a server of real clients, under privacy: what cohorts and noise are drawn from
       server.safetensors     round t, the shared weights, the server's optimiser, and the digests of all the rest
       states/                the clients' states: state_files.py
       kept/<t>.safetensors   earlier checkpoints to go back to, where they were asked for: server_files.py
@@ -29,6 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from secrets import token_bytes
 
 from filelock import FileLock, Timeout
 
@@ -36,7 +38,7 @@ from pflego.codec import Decoded
 from pflego.engines.peers import Peers
 from pflego.errors import FolderError, UserError
 from pflego.federation.roster import ClientId
-from pflego.files import make_folder, remove_drafts
+from pflego.files import make_folder, remove_drafts, write_atomically
 from pflego.runs.history import Evaluations, HistoryFile, HistoryRow
 from pflego.runs.record import RECORD, Tables, differences, joined_states
 from pflego.runs.server_files import ServerFiles, round_of
@@ -176,6 +178,24 @@ class RunFolder:
     def kept(self) -> list[int]:
         """List the rounds whose checkpoints can be gone back to."""
         return self._server.kept()
+
+    def secret(self, *, begins: bool = False) -> bytes | None:
+        """Read what only the server of real clients may know, under privacy; None if there is none.
+
+        begins: a run without rounds yet gets one, from the system's generator. It is on disk before it is used, so that
+        a run that goes on draws the same cohorts and the same noise.
+        """
+        path = self.schema.parent / "secret"
+        try:
+            if path.exists():
+                return path.read_bytes()
+        except OSError as error:
+            raise FolderError(f"{path} cannot be read: {error.strerror or error}") from error
+        if not begins:
+            return None
+        made = token_bytes(32)
+        write_atomically(path, made, private=True)
+        return made
 
     def settings(self) -> Tables:
         """Read settings.toml."""

@@ -13,6 +13,7 @@ from pflego.engines.play import Exchange
 from pflego.errors import SettingError
 from pflego.exchange.aggregation import Aggregation, Mean
 from pflego.exchange.objective import Agnostic, Objective
+from pflego.exchange.privacy import ClientPrivacy
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import WEIGHTINGS, Missing, Standing, WeightingName
 from pflego.federation.draws import Equal, Participation, Unequal, check, cohort, scales
@@ -36,6 +37,7 @@ class Plan:
     objective: Objective | None = None
     aggregation: Aggregation = Mean()
     missing: Missing = "zero"
+    privacy: ClientPrivacy | None = None
     transforms: Sequence[Transform] = ()
     streaming: Streaming = Streaming()
     seed: int = 0
@@ -43,6 +45,9 @@ class Plan:
     evaluate_adapted: bool = False
     evaluate_training: bool = False
     joined_after: Sequence[int] = field(default=())  # the rounds after which clients joined, one per client
+    secret: bytes | None = (
+        None  # of a server of real clients: what cohorts and noise are drawn from, under privacy
+    )
 
     def exchange(self, algorithm: Algorithm, federation: Federation) -> Exchange:
         """Say how a method's clients and server speak to each other."""
@@ -54,6 +59,8 @@ class Plan:
             self.transforms,
             self.seed,
             self.objective,
+            self.privacy,
+            self.secret,
         )
 
     def _standings(self, federation: Federation) -> Callable[[int], Standing]:
@@ -63,7 +70,7 @@ class Plan:
 
         def standing(number: int) -> Standing:
             if self.population is None:
-                inverse = scales(self.participation, ids, number=number, seed=self.seed)
+                inverse = scales(self.participation, ids, number=number, seed=self._lottery)
                 return Standing(WEIGHTINGS[self.weighting](sizes), inverse, arrival)
             present = np.flatnonzero(self.there(number, ids))
             importance, inverse = np.zeros(len(ids)), np.ones(len(ids))
@@ -87,11 +94,16 @@ class Plan:
             raise SettingError(f"population: nobody is a member in round {number}")
         return np.asarray(there)
 
+    @property
+    def _lottery(self) -> int:
+        """The seed of cohorts: everybody's, or one that only the server knows."""
+        return self.seed if self.secret is None else int.from_bytes(self.secret, "big")
+
     def cohort(self, number: int, ids: Sequence[ClientId]) -> list[int]:
         """Draw who takes part in a round among its members: positions, ascending."""
         if self.population is None:
             there = len(ids) - sum(after >= number for after in self.joined_after)
-            return cohort(self.participation, ids[:there], seed=self.seed, number=number)
+            return cohort(self.participation, ids[:there], seed=self._lottery, number=number)
         present = np.flatnonzero(self.there(number, ids)).tolist()
         named = [ids[position] for position in present]
         drawn = cohort(self.participation, named, seed=self.seed, number=number)
@@ -119,6 +131,10 @@ class Plan:
                     raise SettingError(
                         f"population: in round {number} there are {present} members: {error}"
                     ) from error
+
+    def accounts(self, number: int) -> bool:
+        """Tell whether it is said after a round how much privacy was spent: where everyone is evaluated, and last."""
+        return number == self.rounds or self.evaluates(number)
 
     def evaluates(self, number: int) -> bool:
         """Tell whether everyone is evaluated after a round."""

@@ -15,6 +15,7 @@ from pflego.federation.roster import ClientId
 from pflego.learning.ceiling import ceiling
 from pflego.learning.evaluation import gini, pooled, worst_tenth
 from pflego.runs.history import HistoryRow
+from pflego.runs.privacy import Spent
 from pflego.runs.run import Run, members_only
 
 # What the figures of a run are of, in a sentence each: for whoever shows them.
@@ -106,6 +107,7 @@ class Summary:
     )
     never_heard: tuple[ClientId, ...] = ()  # asked, and never a reply
     unheard: float = 0.0  # their part of the federation's loss, by weight
+    privacy: Spent | None = None  # what it cost
 
     @classmethod
     def of(cls, run: Run, evaluation: Evaluation | None = None) -> Summary:
@@ -145,6 +147,7 @@ class Summary:
             seconds=sum(values("seconds")),
             waited=sum(values("waited")) if run.plan.network.timed else None,
             never_heard=silent,
+            privacy=Spent.of(run),
             unheard=float(sum(importance[run.federation.position(client)] for client in silent)),
         )
 

@@ -13,6 +13,7 @@ from pflego.engines.local import LocalEngine
 from pflego.errors import FolderError, SettingError, UntrustedError, UserError, path_of
 from pflego.exchange.aggregation import Aggregation, Mean, aggregation_of
 from pflego.exchange.objective import objective_of
+from pflego.exchange.privacy import privacy_of
 from pflego.federation.draws import Participation
 from pflego.federation.members import Members
 from pflego.federation.participation import participation_of
@@ -90,7 +91,7 @@ def _open(
             raise FolderError(
                 f"{folder} was made with another {what}: its data or first weights have changed"
             )
-    plan = plan_of(tables, participation)
+    plan = replace(plan_of(tables, participation), secret=files.secret())
     if isinstance(federation, RemoteFederation):
         plan = replace(plan, population=federation.population)
     place = devices.resolve(device, model.dtype)
@@ -121,6 +122,7 @@ def plan_of(tables: Tables, participation: Participation | None = None) -> Plan:
         "evaluate_every": run.get("evaluate_every"),
         "population": _again("population", lambda: population_of(run.get("population"))),
         "objective": _again("objective", lambda: objective_of(run.get("objective"))),
+        "privacy": _again("privacy", lambda: privacy_of(run.get("privacy"))),
         "aggregation": _rule(run.get("aggregation", "mean")),
         "joined_after": joined_after(tables),
     }

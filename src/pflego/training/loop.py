@@ -21,6 +21,7 @@ from pflego.learning.evaluation import pooled
 from pflego.runs.folder import RunFolder
 from pflego.runs.history import HistoryRow, everybodys
 from pflego.runs.plan import Plan
+from pflego.runs.privacy import accountant_of, check_private
 from pflego.runs.run import Run, members_only
 from pflego.runs.states import States
 from pflego.training.callbacks import Callback, watching
@@ -29,6 +30,10 @@ from pflego.weights import Weights, is_finite, nbytes, to
 
 class RateWarning(UserWarning):
     """A rate lies above the bound under which the theory promises convergence."""
+
+
+class PrivacyWarning(UserWarning):
+    """Privacy that was asked for ends training early, or promises little."""
 
 
 class NothingLearnedWarning(UserWarning):
@@ -77,25 +82,36 @@ class Training:
 
     def __post_init__(self) -> None:
         self._exchange = self.run.plan.exchange(self.run.algorithm, self.run.federation)
+        self._accountant = accountant_of(self.run.plan, self.run.algorithm, self.run.federation)
         self._unsaved: dict[ClientId, Weights] = {}
         self._warned = False
 
     def rounds(self, first: int, callbacks: Sequence[Callback]) -> None:
-        """Play the rounds from one on."""
+        """Play the rounds from one on.
+
+        With a secret, weights leave only when they are on disk: a round that is done again would otherwise be released
+        twice under one noise.
+        """
+        plan = self.run.plan
         with watching(callbacks, self.run):
-            for number in range(first, self.run.plan.rounds + 1):
+            if first > 1:
+                self._hand_over(first - 1)  # it may have been stopped right before it
+            for number in range(first, plan.rounds + 1):
                 row = self.play(number)
-                if self.run.plan.evaluates(number):
+                if plan.evaluates(number) and plan.secret is None:
                     self.evaluate(row)
+                if self._accountant is not None and plan.accounts(number):
+                    row["epsilon"] = self._accountant.epsilon(number)
                 self.run.history.append(row)
                 self.write(number, row)
+                self._hand_over(number)
                 for callback in callbacks:
                     callback.on_round(self.run, row)
                     self._check_after(callback)
         if self.run.history and not self.run.learned:
             warnings.warn(
                 "nothing was learned: in no round did anything arrive that the server could use; the shared weights "
-                "are those it began with",
+                + ("are those it began with" if self._accountant is None else "have moved by noise alone"),
                 NothingLearnedWarning,
                 stacklevel=3,
             )
@@ -141,6 +157,11 @@ class Training:
             adapted = members_only(self.run, number, self.engine.scores(self.run.shared, adapt=True))
             row[f"everyone_adapted_{task.metric}"] = pooled(adapted, task)
         self.run.evaluations[number] = [score.value(task) for score in scores]
+
+    def _hand_over(self, number: int) -> None:
+        """With a secret, give clients the weights, now on disk, where they would be evaluated; no figures come back."""
+        if self.run.plan.secret is not None and self.run.plan.evaluates(number):
+            self.engine.scores(self.run.shared)
 
     def write(self, number: int, row: HistoryRow) -> None:
         """Write the round down, and where it is time for one, a checkpoint."""
@@ -215,6 +236,7 @@ class Training:
         """Refuse members that the run cannot go on with."""
         plan = replace(self.run.plan, population=federation.population)
         plan.check(federation.ids, awaited=federation.awaited)
+        check_private(plan, self.run.algorithm)
         self.check(plan)
 
     def _welcome(self, number: int) -> None:
@@ -277,6 +299,9 @@ class Training:
 
     def _reply(self, outcome: Outcome) -> _Reply:
         """Give what the time of a client's reply depends on."""
-        passes = sum(outcome.metrics[f"{way}_passes"].total for way in ("forward", "backward"))
+        counted = [
+            outcome.metrics.get(f"{way}_passes") for way in ("forward", "backward")
+        ]  # unless it is private
+        passes = sum(metric.total for metric in counted if metric is not None)
         sent = nbytes(self.run.shared) + outcome.bytes_up
         return {"samples": outcome.samples, "passes": passes, "sent": sent}

@@ -79,6 +79,8 @@ def _figures(row: HistoryRow, metric: str) -> str:
         shown.append(f"loss {loss:.4f}")
     if (figure := row[f"participants_{metric}"]) is not None:
         shown.append(f"{metric} {figure:.4f}")
+    if (epsilon := row.get("epsilon")) is not None:
+        shown.append(f"epsilon {epsilon:.3g}")
     if row["participants"] and row["rejected"] == row["participants"]:
         shown.append(f"all {row['rejected']} updates rejected: not finite")
     if row["refused"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,10 +32,11 @@ from pflego.engines.base import Engine, EngineMaker
 from pflego.engines.distributed import DistributedEngine, dealt
 from pflego.engines.local import LocalEngine
 from pflego.engines.peers import Peers, joined
-from pflego.errors import SettingError, UserError, calling, named, shortened
+from pflego.errors import FolderError, SettingError, UserError, calling, named, shortened
 from pflego.exchange import aggregation as rules
 from pflego.exchange.aggregation import Aggregation, Mean, aggregation_of
 from pflego.exchange.objective import Objective, objective_of
+from pflego.exchange.privacy import ClientPrivacy, privacy_of
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
 from pflego.federation.draws import Participation, Unequal, spelled
@@ -49,11 +51,12 @@ from pflego.learning.problem import Problems, Speedup, Streaming
 from pflego.runs.folder import Checkpoint, RunFolder
 from pflego.runs.history import everybodys
 from pflego.runs.plan import Plan
+from pflego.runs.privacy import accountant_of, check_private
 from pflego.runs.record import RECORD, Table, Tables, differences, in_table, joined_after, record
 from pflego.runs.run import Run
 from pflego.runs.states import States
 from pflego.training.callbacks import Callback
-from pflego.training.loop import Training
+from pflego.training.loop import PrivacyWarning, Training
 from pflego.training.progress import Progress
 from pflego.weights import Weights, to
 
@@ -79,6 +82,7 @@ def train(
     weighting: WeightingName = "samples",
     objective: Annotated[Objective | str | None, Reads(objective_of)] = None,
     aggregation: Annotated[Aggregation | str, Reads(aggregation_of)] = Mean(),
+    privacy: Annotated[ClientPrivacy | str | None, Reads(privacy_of)] = None,
     transforms: Annotated[Sequence[Transform], InPython] = (),
     slice_size: Whole | None = None,
     memory: str | float = "1GB",
@@ -138,6 +142,10 @@ def train(
     aggregation
         How contributions are combined: mean, or a rule that bounds what a few liars can do (median, trimmed:0.2,
         krum:2, geometric, normbound), or module:Name of your own. In Python also a rule itself: `TrimmedMean(0.2)`.
+    privacy
+        Differential privacy of everything shared, for each client as a whole: clip=1,noise=1,delta=1e-5, and if wanted
+        max_epsilon=8, before which training stops, or quantile=0.5, which the clip then follows. Needs equal weighting.
+        In Python `ClientPrivacy(clip, noise, delta, max_epsilon)`.
     transforms
         What happens to a contribution on its client, before it is sent, in this order.
     slice_size
@@ -190,6 +198,7 @@ def train(
         objective=objective_of(objective),
         aggregation=aggregation_of(aggregation),
         missing=missing,
+        privacy=privacy_of(privacy),
         transforms=transforms,
         streaming=Streaming(None if slice_size is None else int(slice_size), memory, speedup),
         seed=seed,
@@ -197,6 +206,7 @@ def train(
         evaluate_adapted=evaluate_adapted,
         evaluate_training=evaluate_training,
     )
+    check_private(plan, algorithm)
     if isinstance(federation, RemoteFederation):
         plan = replace(plan, population=federation.population)  # who really was there, whatever was asked for
         plan.check(federation.ids, awaited=federation.awaited)
@@ -204,6 +214,7 @@ def train(
         plan.check(federation.ids)
     _check_together(plan, algorithm)
     algorithm.check_model(model)
+    plan = _affordable(plan, algorithm, federation)
     place = devices.resolve(device, model.dtype)
     if (inputs := federation.some_inputs(_CHECK_SAMPLES)) is not None:
         model.check(inputs)
@@ -214,7 +225,10 @@ def train(
         begin = _begin(folder, tables, given, own)
         if folder is not None:
             tables[RECORD] = folder.settings()[RECORD]  # of a run that goes on, what it was made with
-            plan = replace(plan, joined_after=joined_after(tables))
+            if late := joined_after(tables):
+                plan = _affordable(replace(plan, joined_after=late), algorithm, federation)
+        if plan.privacy is not None and isinstance(federation, RemoteFederation):
+            plan = replace(plan, secret=_secret(folder, begin, checkpoint_every))
         problems = Problems(federation, model.to(place), place, plan.streaming, algorithm.labels)
         if begin is None:
             begin = Checkpoint(0, algorithm.init_shared(model, problems.outputs, seed), {})
@@ -332,6 +346,53 @@ def _check_together(plan: Plan, algorithm: Algorithm) -> None:
         )
 
 
+def _affordable(plan: Plan, algorithm: Algorithm, federation: Federation) -> Plan:
+    """Leave out the rounds that would cost more privacy than was allowed; refuse a plan without any that does not."""
+    privacy, accountant = plan.privacy, accountant_of(plan, algorithm, federation)
+    if privacy is None or accountant is None:
+        return plan
+    if privacy.delta >= 1 / len(federation):
+        warnings.warn(
+            f"delta={privacy.delta:g} is not below one in {len(federation)} clients: it would allow to publish all of "
+            "one of them",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    last = accountant.epsilon(plan.rounds)  # also to see that it can be computed, before anything is trained
+    if privacy.max_epsilon is None or last <= privacy.max_epsilon:
+        return plan
+    most = accountant.most_rounds(privacy.max_epsilon, plan.rounds)
+    if not most:
+        raise SettingError(
+            f"max_epsilon={privacy.max_epsilon:g} does not even allow one round, which costs "
+            f"{accountant.epsilon(1):.3g} with noise={privacy.noise:g}: take more noise; pflego theory privacy "
+            "plans it"
+        )
+    warnings.warn(
+        f"training stops after {most} of {plan.rounds} rounds: one more would cost more than "
+        f"max_epsilon={privacy.max_epsilon:g}",
+        PrivacyWarning,
+        stacklevel=3,
+    )
+    return replace(plan, rounds=most)
+
+
+def _secret(folder: RunFolder | None, begin: Checkpoint | None, checkpoint_every: int) -> bytes:
+    """Give what cohorts and noise of a server of real clients are drawn from: everybody knows the seed."""
+    if folder is None or checkpoint_every != 1:
+        raise SettingError(
+            "privacy= with real clients needs a folder and checkpoint_every=1: weights may leave only when they are on "
+            "disk, or a round done again would be released twice under one noise"
+        )
+    secret = folder.secret(begins=begin is None)
+    if secret is None:
+        raise FolderError(
+            f"the secret of the run in {folder.path} is gone, and with it cohorts and noise: bring checkpoint/secret "
+            "back from a backup, or start a new run"
+        )
+    return secret
+
+
 def _tables(given: dict[str, object], plan: Plan) -> Tables:
     """Give everything that was asked for, as settings.toml has it."""
     federation, model, algorithm = given["federation"], given["model"], given["algorithm"]
@@ -347,6 +408,7 @@ def _tables(given: dict[str, object], plan: Plan) -> Tables:
     wanted = population_of(given["population"])
     run["population"] = None if wanted is None else str(wanted)
     run["objective"] = None if plan.objective is None else str(plan.objective)
+    run["privacy"] = None if plan.privacy is None else str(plan.privacy)
     run["out"] = None if given["out"] is None else str(given["out"])
     if callable(given["engine"]):
         del run["engine"]

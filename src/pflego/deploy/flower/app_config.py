@@ -19,6 +19,7 @@ from pflego.declaration import (
     check_fields,
     declared,
 )
+from pflego.deploy.flower.facts import classes_in
 from pflego.deploy.flower.site_config import Assignment, as_python
 from pflego.errors import SettingError
 from pflego.federation.population import Population, population_of
@@ -27,8 +28,6 @@ from pflego.learning.model import Model
 from pflego.settings.experiment import build_model, seed_of
 from pflego.settings.tables import Settings
 from pflego.training.train import train
-
-_MOST_CLASSES = 1_000_000  # in a range of `classes`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,19 +88,7 @@ class Deployment:
     @property
     def known_classes(self) -> frozenset[int] | None:
         """The classes of `classes`; None: any."""
-        found: set[int] = set()
-        for part in _parts(self.classes):
-            first, _, last = part.partition("-")
-            try:
-                low, high = int(first), int(last or first)
-            except ValueError:
-                low, high = 0, -1
-            if not 0 <= low <= high < low + _MOST_CLASSES:
-                raise SettingError(
-                    f'classes must be numbers such as "0-9" or "0, 3, 5-7", not {self.classes!r}'
-                )
-            found |= set(range(low, high + 1))
-        return frozenset(found) or None
+        return classes_in(self.classes) or None
 
     @property
     def names(self) -> list[str]:
@@ -190,7 +177,7 @@ class AppConfig:
     @property
     def assignment(self) -> Assignment:
         """What is asked of a site."""
-        return Assignment.read(self.settings.flat)
+        return Assignment.read({**self.settings.flat, "classes": self.deployment.classes})
 
     @property
     def seed(self) -> int:

@@ -4,6 +4,8 @@ query      who are you?             client, samples, classes, outputs, shape, ty
 train      the shared weights       the method's contribution, and metrics
   .welcome the shared weights       that a state is ready for them: this client joins late
 evaluate   the shared weights       a test result
+
+Under privacy neither metrics nor test results leave, and of the data not even how many samples and which classes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from pflego.codec import decode
 from pflego.deploy.flower.desk import Desk
-from pflego.deploy.flower.facts import Common, Facts
+from pflego.deploy.flower.facts import Common
 from pflego.deploy.flower.keep import StateFile
 from pflego.deploy.flower.messages import (
     WELCOME,
@@ -31,6 +33,7 @@ from pflego.deploy.flower.messages import (
 from pflego.deploy.flower.site_config import Site
 from pflego.deploy.flower.terms import Answers, Question
 from pflego.errors import FolderError
+from pflego.learning.evaluation import Score
 
 _CHECK_SAMPLES = 8  # how many samples the backbone is tried on before this client joins
 
@@ -44,7 +47,7 @@ def introduce(message: Message, context: Context) -> Message:
     site = Site.read(context.node_config)
     assignment = site.assignment(context.run_config)
     client, schema = site.data_and_schema()
-    facts = Facts.of(client, schema)
+    facts = assignment.facts(client, schema)
     assignment.model(facts.shape).check(client.x_train[:_CHECK_SAMPLES])
     Answers(site.state, client.id).introduced(asdict(facts))
     return Message(pack({}, asdict(facts)), reply_to=message)
@@ -55,7 +58,7 @@ def train(message: Message, context: Context) -> Message:
     """Do a round's work, keep the new state on disk, then send the contribution."""
     asked = decode(payload(message.content))
     now, common = read_round(asked.facts.inner("round")), Common.read(asked.facts.inner("federation"))
-    desk, site = _sit_down(common, context)
+    desk, site, private = _sit_down(common, context)
     kept, answers = StateFile(site.state, common.run, site.id), Answers(site.state, site.id)
     question = Question(common.run, "train", now.number, now.exchange)
     answers.check(question, site.terms)
@@ -70,7 +73,7 @@ def train(message: Message, context: Context) -> Message:
     sent = outcome.contribution if outcome.finite and outcome.contribution else {}
     answers.note(question, sent, kept=outcome.finite)
     log.info("round %d: %d bytes leave: %s", now.number, outcome.bytes_up, ", ".join(sent) or "no weights")
-    return Message(pack_outcome(outcome, seconds), reply_to=message)
+    return Message(pack_outcome(outcome, seconds, private=private), reply_to=message)
 
 
 @app.train(WELCOME.partition(".")[2])
@@ -78,7 +81,7 @@ def welcome(message: Message, context: Context) -> Message:
     """Make a state ready for the shared weights as they are, keep it on disk, then say so. Nothing else leaves."""
     asked = decode(payload(message.content))
     arrival, common = Arrival.read(asked.facts.inner("arrival")), Common.read(asked.facts.inner("federation"))
-    desk, site = _sit_down(common, context)
+    desk, site, _ = _sit_down(common, context)
     kept, answers = StateFile(site.state, common.run, site.id), Answers(site.state, site.id)
     question = Question(common.run, "welcome", arrival.round)
     answers.check(question, site.terms)
@@ -94,7 +97,7 @@ def evaluate(message: Message, context: Context) -> Message:
     """Try this client's own model on its test data, as of a round; the shared part of it is written down."""
     asked = decode(payload(message.content))
     moment, common = Moment.read(asked.facts.inner("moment")), Common.read(asked.facts.inner("federation"))
-    desk, site = _sit_down(common, context)
+    desk, site, private = _sit_down(common, context)
     kept, answers = StateFile(site.state, common.run, site.id), Answers(site.state, site.id)
     question = Question(common.run, "evaluate", moment.round, int(moment.adapt))
     answers.check(question, site.terms)
@@ -104,17 +107,18 @@ def evaluate(message: Message, context: Context) -> Message:
         _check_first(kept, answers, common.run)
         state = desk.first()
     kept.note(moment.round, shared, common)
-    score = desk.score(shared, state, adapt=moment.adapt)
+    score = Score(0, None, 0.0) if private else desk.score(shared, state, adapt=moment.adapt)
     answers.note(question, {}, kept=False)
     return Message(pack_score(score), reply_to=message)
 
 
-def _sit_down(common: Common, context: Context) -> tuple[Desk, Site]:
-    """Make ready to work in a federation."""
+def _sit_down(common: Common, context: Context) -> tuple[Desk, Site, bool]:
+    """Make ready to work in a federation; give also whether no figures may leave."""
     site = Site.read(context.node_config)
     assignment = site.assignment(context.run_config)
     client, schema = site.data_and_schema()
-    return Desk.of(assignment, client, common, schema, device=site.device), site
+    desk = Desk.of(assignment, client, common, schema, device=site.device)
+    return desk, site, assignment.privacy is not None
 
 
 def _check_first(kept: StateFile, answers: Answers, run: str) -> None:

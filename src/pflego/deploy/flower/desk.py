@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,12 @@ import torch
 from pflego.algorithms.base import Algorithm, newcomer
 from pflego.codec import MessageError
 from pflego.data.schema import Schema
-from pflego.deploy.flower.facts import Common, Facts
+from pflego.deploy.flower.facts import Common
 from pflego.deploy.flower.site_config import Assignment
-from pflego.engines.base import Gathered, Outcome, Turn, Work
+from pflego.engines import rehearsal
+from pflego.engines.base import Outcome, Turn
 from pflego.engines.local import LocalEngine
-from pflego.engines.play import Exchange
-from pflego.exchange.metrics import Metrics
+from pflego.engines.rehearsal import Rehearsed
 from pflego.exchange.round import Round
 from pflego.federation.roster import Client, Federation
 from pflego.learning import device as devices
@@ -48,7 +47,7 @@ class Desk:
         cls, assignment: Assignment, client: Client, common: Common, schema: Schema | None, *, device: str
     ) -> Desk:
         """Make ready to work; a federation that the client cannot be part of is refused."""
-        facts = Facts.of(client, schema)
+        facts = assignment.facts(client, schema)
         common.check(facts)
         model = assignment.model(facts.shape)
         assignment.algorithm.check_model(model)
@@ -106,52 +105,11 @@ class Desk:
         return score
 
 
-@dataclass(frozen=True)
-class Rehearsed:
-    """What one exchange looks like."""
-
-    received: Weights
-    contribution: Weights
-    metrics: Metrics
-    state: Weights
-
-
-@dataclass
-class _Recorder:
-    """An engine that notes what is received and sent."""
-
-    local: LocalEngine
-    seen: list[Rehearsed] = field(default_factory=list)
-
-    def run(self, turns: Sequence[Turn], shared: Weights) -> Work:
-        work = self.local.run(turns, shared)
-        [turn], [outcome] = turns, work.outcomes
-        received = {**shared, **turn.answer}
-        self.seen.append(Rehearsed(received, outcome.contribution or {}, outcome.metrics, outcome.state))
-        return work
-
-    def pool(self, gathered: Gathered) -> Gathered:
-        return gathered
-
-    def scores(self, shared: Weights, *, adapt: bool = False) -> list[Score]:
-        raise NotImplementedError
-
-
 def rehearse(desk: Desk) -> list[Rehearsed]:
     """Play a round with one client; give what was received and sent in each of its exchanges."""
     states = {desk.client.id: desk.first()}
-    recorder = _Recorder(LocalEngine(desk.problems, desk.algorithm, states))
-    exchange = Exchange.of(desk.algorithm, desk.problems.federation.sizes, seed=desk.seed)
-    exchange.play(
-        recorder,
-        1,
-        to(desk.shared(), desk.problems.device),
-        {},
-        [0],
-        ids=desk.problems.federation.ids,
-        keep=states.update,
-    )
-    return recorder.seen
+    engine = LocalEngine(desk.problems, desk.algorithm, states)
+    return rehearsal.rehearse(engine, desk.problems, desk.algorithm, states, seed=desk.seed)
 
 
 def shapes(members: Members, model: Model, algorithm: Algorithm, seed: int) -> dict[str, torch.Size]:

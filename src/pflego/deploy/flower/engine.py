@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from pflego.algorithms.base import Algorithm
 from pflego.codec import MessageError, some
 from pflego.deploy.flower.app_config import Deployment
-from pflego.deploy.flower.desk import Rehearsed, rehearse, stand_in
+from pflego.deploy.flower.desk import rehearse, stand_in
 from pflego.deploy.flower.facts import Common
 from pflego.deploy.flower.membership import Membership
 from pflego.deploy.flower.messages import (
@@ -37,6 +37,7 @@ from pflego.deploy.flower.messages import (
 )
 from pflego.deploy.flower.roll import Present, Roll
 from pflego.engines.base import Gathered, Outcome, Turn, Work
+from pflego.engines.rehearsal import Rehearsed
 from pflego.errors import UserError
 from pflego.exchange.metrics import Metrics
 from pflego.federation.members import Members
@@ -67,6 +68,8 @@ class FlowerEngine:
         What everybody begins with, which tells what a message looks like.
     deployment
         Timeouts and limits.
+    private
+        Whether clients send no figures, and no reply is judged by the others'.
     poll
         Seconds between two looks at whose reply is there.
     """
@@ -78,6 +81,7 @@ class FlowerEngine:
     algorithm: Algorithm
     seed: int
     deployment: Deployment
+    private: bool = False
     poll: float = 1.0
     members: Members = field(init=False)
     federation: RemoteFederation = field(init=False)  # as of the last round that was settled
@@ -148,6 +152,10 @@ class FlowerEngine:
     def pool(self, gathered: Gathered) -> Gathered:
         """Return what is given: all has arrived here."""
         return gathered
+
+    def forms(self) -> list[Weights]:
+        """Give what was sent in each exchange of a rehearsal."""
+        return [exchange.contribution for exchange in self._rehearsed]
 
     def scores(self, shared: Weights, *, adapt: bool = False) -> list[Score]:
         """Let every client try its model on its own test data; one that does not answer has no samples."""
@@ -231,7 +239,12 @@ class FlowerEngine:
             like = self._rehearsed[now.exchange]
             try:
                 sound[client] = read_reply(
-                    reply.content, like.contribution, like.metrics, self._expected(client), now.alpha
+                    reply.content,
+                    like.contribution,
+                    like.metrics,
+                    self._expected(client),
+                    now.alpha,
+                    private=self.private,
                 )
             except MessageError as error:
                 self._dropped(present, error)
@@ -239,6 +252,19 @@ class FlowerEngine:
             if heard.left_out:
                 node, names = answers[client][0].connection.node, some(map(repr, heard.left_out))
                 log.warning("node %d, client %r: metrics left out: %s", node, client, names)
+        if not self.private:  # under privacy they are clipped, whatever the others' are
+            self._drop_the_longest(sound, answers)
+        outcomes = [
+            self._outcome(client, turn.position, sound.get(client))
+            for client, turn in turns.items()
+            if client in answers
+        ]
+        return Work(outcomes, seconds=max((reply.seconds for reply in sound.values()), default=0.0))
+
+    def _drop_the_longest(
+        self, sound: dict[ClientId, Reply], answers: Mapping[ClientId, tuple[Present, Message]]
+    ) -> None:
+        """Leave out replies that are far longer than the others."""
         norms = {client: norm(reply.contribution) for client, reply in sound.items()}
         limit = self._limit(list(norms.values()))
         for client in [client for client, size in norms.items() if size > limit]:
@@ -246,12 +272,6 @@ class FlowerEngine:
             del sound[client]
         if sound:
             log.info("norms of the replies: median %.3g, limit %.3g", median_high(norms.values()), limit)
-        outcomes = [
-            self._outcome(client, turn.position, sound.get(client))
-            for client, turn in turns.items()
-            if client in answers
-        ]
-        return Work(outcomes, seconds=max((reply.seconds for reply in sound.values()), default=0.0))
 
     def _limit(self, norms: Sequence[float]) -> float:
         """Compute the largest norm a reply may have: relative to the others, and as set.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
@@ -9,6 +10,7 @@ import torch
 
 from pflego.codec import MessageError, Reader, some
 from pflego.data.schema import Schema
+from pflego.errors import SettingError
 from pflego.federation.roster import Client, ClientId
 from pflego.learning.task import TaskName
 
@@ -35,13 +37,23 @@ class Facts:
     unit: float  # what 1 stands for in its targets; 1 in classification
 
     @classmethod
-    def of(cls, client: Client, schema: Schema | None) -> Facts:
-        """Collect the facts of a client that is here."""
-        classes = tuple(client.classes.tolist())
+    def of(cls, client: Client, schema: Schema | None, known: Collection[int] | None = None) -> Facts:
+        """Collect the facts of a client that is here.
+
+        known: the classes that there are, where nothing that only this client's data say may be told: neither its own
+        nor how many samples it has; None: all may be.
+        """
+        own = tuple(client.classes.tolist())
+        if known is not None and (others := sorted(set(own) - set(known))):
+            raise SettingError(
+                f"under privacy a site does not say which classes it has: the app names all that there are, as "
+                f'classes="0-9", and {some(others)} of these data are not among them'
+            )
+        classes = own if known is None or not own else tuple(sorted(known))
         return cls(
             client.id,
-            samples=len(client.x_train),
-            tests=len(client.x_test),
+            samples=len(client.x_train) if known is None else 1,
+            tests=len(client.x_test) if known is None else 0,
             task="classification" if classes else "regression",
             classes=classes,
             outputs=len(classes) or client.y_train[:1].numel(),
@@ -136,6 +148,25 @@ class Common:
             )
         if self.samples < facts.samples:
             raise MessageError(f"the federation has {self.samples} samples, fewer than this client alone")
+
+
+def classes_in(text: str) -> frozenset[int]:
+    """Read a list of classes.
+
+    >>> sorted(classes_in("0, 3, 5-7"))
+    [0, 3, 5, 6, 7]
+    """
+    found: set[int] = set()
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        first, _, last = part.partition("-")
+        try:
+            low, high = int(first), int(last or first)
+        except ValueError:
+            low, high = 0, -1
+        if not 0 <= low <= high < low + _MOST_CLASSES:
+            raise SettingError(f'classes must be numbers such as "0-9" or "0, 3, 5-7", not {text!r}')
+        found |= set(range(low, high + 1))
+    return frozenset(found)
 
 
 def check_id(client: ClientId) -> ClientId:

@@ -116,10 +116,15 @@ def _emphasis(read: Reader) -> Emphasis:
     return Emphasis(power, above, times, constant)
 
 
-def pack_outcome(outcome: Outcome, seconds: float) -> RecordDict:
-    """Tell what came of a client's work; where that is nothing of use, nothing but that."""
+def pack_outcome(outcome: Outcome, seconds: float, *, private: bool = False) -> RecordDict:
+    """Tell what came of a client's work; where that is nothing of use, nothing but that.
+
+    private: no figures beside the contribution.
+    """
     if not outcome.finite:
         return pack({}, {"finite": False})
+    if private:
+        return pack(outcome.contribution or {}, {"finite": True, "seconds": 0.0, "metrics": {}})
     metrics = {name: [metric.total, metric.how, metric.weight] for name, metric in outcome.metrics.items()}
     return pack(outcome.contribution or {}, {"finite": True, "seconds": seconds, "metrics": metrics})
 
@@ -159,16 +164,24 @@ class Expected:
 
 
 def read_reply(
-    content: RecordDict, like: Weights, metrics: Metrics, expected: Expected, alpha: float
+    content: RecordDict,
+    like: Weights,
+    metrics: Metrics,
+    expected: Expected,
+    alpha: float,
+    *,
+    private: bool = False,
 ) -> Reply:
     """Read a client's reply: a contribution and metrics like others.
 
-    alpha: how much the client's loss counts, whatever it says itself.
+    alpha: how much the client's loss counts, whatever it says itself. private: what else it says is not looked at.
     """
     data = payload(content)
     decoded = decode(data, like=like if len(data) > _REFUSAL else None)
     if not decoded.facts.one("finite", (bool,)):
         raise MessageError("its work was not finite, it says")
+    if private:
+        return Reply(decoded.hold_to(like).tensors, {}, seconds=0.0, left_out=[])
     known = {**_ALWAYS, JOINT_LOSS: "mean", **{name: metric.how for name, metric in metrics.items()}}
     measured = decoded.facts.inner("metrics")
     return Reply(

@@ -53,7 +53,15 @@ def serve(grid: Grid, config: AppConfig, *, poll: float = _POLL) -> Run:
             fits=lambda others: shapes(others, model, algorithm, seed) == as_now, poll=poll,
         )  # fmt: skip
         engine = FlowerEngine(
-            grid, roll, membership, model, algorithm, seed, deployment=deployment, poll=poll
+            grid,
+            roll,
+            membership,
+            model,
+            algorithm,
+            seed,
+            deployment=deployment,
+            private=config.assignment.privacy is not None,
+            poll=poll,
         )
         engine.assemble()
         experiment = Experiment(config.settings, engine.federation, model, algorithm)

@@ -16,9 +16,10 @@ from pflego.algorithms.registry import find_method, spelling
 from pflego.data import load
 from pflego.data.schema import Schema
 from pflego.declaration import arguments, declared
-from pflego.deploy.flower.facts import check_id
+from pflego.deploy.flower.facts import Facts, check_id, classes_in
 from pflego.deploy.flower.terms import Terms
 from pflego.errors import SettingError, unknown
+from pflego.exchange.privacy import ClientPrivacy, privacy_of
 from pflego.federation.roster import Client, ClientId
 from pflego.learning.model import Model
 from pflego.learning.problem import Streaming
@@ -39,6 +40,8 @@ class Assignment:
     model_options: Mapping[str, object]  # those of `models.build`
     seed: int
     streaming: Streaming
+    privacy: ClientPrivacy | None = None
+    classes: frozenset[int] = frozenset()  # that there are, where the app names them
 
     @classmethod
     def read(cls, config: Mapping[str, object], *, allowed: Collection[str] | None = None) -> Assignment:
@@ -75,7 +78,13 @@ class Assignment:
             model_options=arguments(models.build, given),
             seed=seed,
             streaming=Streaming(**arguments(Streaming, given)),
+            privacy=privacy_of(given.get("privacy")),
+            classes=classes_in(str(given.get("classes", ""))),
         )
+
+    def facts(self, client: Client, schema: Schema | None) -> Facts:
+        """Say of a client what may be said of it."""
+        return Facts.of(client, schema, None if self.privacy is None else self.classes)
 
     def model(self, shape: tuple[int, ...]) -> Model:
         """Build the backbone that everybody begins with, for samples of a shape."""
@@ -92,6 +101,7 @@ class Assignment:
             **self.model_options,
             "seed": self.seed,
             **asdict(self.streaming),
+            "privacy": None if self.privacy is None else str(self.privacy),
         }
 
 
