@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pflego.deploy.flower.secure.fixed_point import Floats, Layout, Words, added
-from pflego.deploy.flower.secure.party import Party, Revealed, Shared, advertise, mask, reveal, share
+from pflego.deploy.flower.secure.party import Party, Revealed, Shared, advertise, mask, receive, reveal, share
 from pflego.deploy.flower.secure.roster import Entry, Roster, Session
 from pflego.deploy.flower.secure.settings import SecureSum
 from pflego.deploy.flower.secure.tally import unmask
@@ -65,9 +65,8 @@ class Sum:
     def mask_all(self, values: Floats, figures: Floats, *, lost: Collection[int] = ()) -> None:
         for number in self.shared.keys() - set(lost):
             words = self.layout.encode(values[number], figures[number])
-            self.parties[number], self.masked[number] = mask(
-                self.parties[number], self.tokens_for(number), words, self.layout, QUESTION, self.rules
-            )
+            self.parties[number] = receive(self.parties[number], self.tokens_for(number), self.rules)
+            self.masked[number] = mask(self.parties[number], words, self.layout, QUESTION)
 
     @property
     def active(self) -> list[int]:

@@ -34,8 +34,10 @@ def write_app(folder: Path, given: Mapping[str, object]) -> list[Path]:
     shown = [name for name in _SHOWN if name in help_text]
     training = {name: own.get(name, settings.value(name)) for name in dict.fromkeys([*shown, *settings.flat])}
     training["participation"] = str(training["participation"])
+    secure = config.deployment.secure.settings()
     deployment = {
-        name: getattr(config.deployment, one.parameter) for name, one in declared(Deployment).items()
+        name: secure.get(name, getattr(config.deployment, one.parameter, None))
+        for name, one in declared(Deployment).items()
     }
     values = {
         "name": _project_name(folder),

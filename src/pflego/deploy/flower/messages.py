@@ -23,7 +23,7 @@ from pflego.learning.task import TaskName
 from pflego.weights import Weights
 
 _PAYLOAD = "payload"
-_ALWAYS: dict[str, How] = {  # what every client measures, and how it is combined
+ALWAYS: dict[str, How] = {  # what every client measures, and how it is combined
     "loss": "mean",
     "test": "mean",
     "forward_passes": "largest",
@@ -149,7 +149,7 @@ def read_reply(
     decoded = decode(data, like=like if len(data) > _REFUSAL else None)
     if not decoded.facts.one("finite", (bool,)):
         raise MessageError("its work was not finite, it says")
-    known = {**_ALWAYS, JOINT_LOSS: "mean", **{name: metric.how for name, metric in metrics.items()}}
+    known = {**ALWAYS, JOINT_LOSS: "mean", **{name: metric.how for name, metric in metrics.items()}}
     measured = decoded.facts.inner("metrics")
     return Reply(
         decoded.hold_to(like).tensors,
@@ -160,7 +160,7 @@ def read_reply(
 
 
 def _metrics(read: Reader, known: Mapping[str, How], expected: Expected, alpha: float) -> dict[str, Metric]:
-    for name in _ALWAYS:
+    for name in ALWAYS:
         if name not in read.facts:
             raise MessageError(f"its {name} is missing")
     metrics = {

@@ -13,6 +13,7 @@ from pflego.deploy.flower.gathering import gather
 from pflego.deploy.flower.roll import Roll
 from pflego.errors import UserError
 from pflego.federation.members import Members
+from pflego.learning.model import Model
 from pflego.runs.folder import RunFolder
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
@@ -42,12 +43,22 @@ def serve(grid: Grid, config: AppConfig, *, poll: float = _POLL) -> Run:
         elif (wanted := set(config.deployment.names)) and wanted != {str(m.id) for m in members.clients}:
             raise UserError(f"the run in {config.out} is of other clients than {', '.join(sorted(wanted))}")
         federation, model = members.federation(), config.model(members.shape)
-        engine = FlowerEngine(
-            grid, roll, members, model, config.algorithm, config.seed, deployment=config.deployment, poll=poll
-        )
+        engine = _engine(grid, roll, members, model, config, poll)
         engine.assemble()
         experiment = Experiment(config.settings, federation, model, config.algorithm)
         return experiment.train(resume=True, engine=lambda *_: engine, callbacks=[_Log()], progress=False)
+
+
+def _engine(
+    grid: Grid, roll: Roll, members: Members, model: Model, config: AppConfig, poll: float
+) -> FlowerEngine:
+    """Give the engine that the deployment asks for."""
+    parts = (grid, roll, members, model, config.algorithm, config.seed, config.deployment, poll)
+    if config.deployment.secure.on:
+        from pflego.deploy.flower.secure.engine import SecureEngine
+
+        return SecureEngine(*parts, folder=config.out / "sums")
+    return FlowerEngine(*parts)
 
 
 class _Log(Callback):

@@ -17,6 +17,7 @@ from pflego.data import load
 from pflego.data.schema import Schema
 from pflego.declaration import arguments, declared
 from pflego.deploy.flower.facts import check_id
+from pflego.deploy.flower.secure.settings import SecureSum
 from pflego.deploy.flower.terms import Terms
 from pflego.errors import SettingError, unknown
 from pflego.federation.roster import Client, ClientId
@@ -39,6 +40,7 @@ class Assignment:
     model_options: Mapping[str, object]  # those of `models.build`
     seed: int
     streaming: Streaming
+    secure: SecureSum = SecureSum()
 
     @classmethod
     def read(cls, config: Mapping[str, object], *, allowed: Collection[str] | None = None) -> Assignment:
@@ -68,13 +70,16 @@ class Assignment:
         seed = given.get("seed", 0)
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise SettingError(f"seed must be a whole number, not {seed!r}")
+        secure, algorithm = SecureSum(**arguments(SecureSum, given)), kind(**arguments(kind, own))
+        secure.check_method(algorithm)
         return cls(
-            kind(**arguments(kind, own)),
+            algorithm,
             model_name=str(given.get("model", models.usual(""))),
             model_seed=int(str(given.get("model_seed", seed))),
             model_options=arguments(models.build, given),
             seed=seed,
             streaming=Streaming(**arguments(Streaming, given)),
+            secure=secure,
         )
 
     def model(self, shape: tuple[int, ...]) -> Model:
@@ -92,6 +97,7 @@ class Assignment:
             **self.model_options,
             "seed": self.seed,
             **asdict(self.streaming),
+            **self.secure.settings(),
         }
 
 

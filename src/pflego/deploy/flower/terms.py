@@ -77,7 +77,7 @@ class Question:
     """What a server asks for, but for the weights."""
 
     run: str
-    kind: str  # train or evaluate
+    kind: str  # train or evaluate, and the stage of a secure sum
     round: int
     part: int = 0  # the exchange of a round; 1 for an evaluation that adapts
 
@@ -127,6 +127,10 @@ class Answers:
                 "norms": {name: float(f"{norm({name: tensor}):.6g}") for name, tensor in sent.items()},
             }
         )
+
+    def given(self, question: Question) -> bool:
+        """Tell whether a question was answered."""
+        return any(_is(entry, question) for entry in self.entries())
 
     def introduced(self, facts: Mapping[str, object]) -> None:
         """Write down what was said to a server that asked who is here."""

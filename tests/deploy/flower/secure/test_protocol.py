@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pflego.codec import MessageError, Reader
 from pflego.deploy.flower.secure.fixed_point import Floats
-from pflego.deploy.flower.secure.party import Party, Revealed, mask, reveal, share
+from pflego.deploy.flower.secure.party import Party, Revealed, mask, receive, reveal, share
 from pflego.deploy.flower.secure.roster import Entry, Keys, Roster
 from pflego.deploy.flower.secure.settings import SecureSum
 from pflego.deploy.flower.secure.tally import unmask
@@ -147,9 +147,8 @@ def test_clients_that_were_told_different_things_give_noise() -> None:
         for number, party in one.parties.items():
             words = one.layout.encode(values[number], figures[number])
             asked = "other weights" if number == 0 else QUESTION
-            one.parties[number], one.masked[number] = mask(
-                party, one.tokens_for(number), words, one.layout, asked, RULES
-            )
+            one.parties[number] = receive(party, one.tokens_for(number), RULES)
+            one.masked[number] = mask(one.parties[number], words, one.layout, asked)
         one.reveal_all()
         total, _ = one.result()
         assert np.mean(np.abs(total - values.sum(axis=0)) > 1e-2 * one.layout.bound) > 0.9
@@ -208,11 +207,10 @@ def test_a_share_that_was_changed_or_sent_elsewhere_is_refused() -> None:
     values, figures = contributions(4)
     one = Sum.of(values, figures)
     one.share_keys()
-    words = one.layout.encode(values[0], figures[0])
     honest = one.tokens_for(0)
 
     def send(tokens: dict[int, str]) -> None:
-        mask(one.parties[0], tokens, words, one.layout, QUESTION, RULES)
+        receive(one.parties[0], tokens, RULES)
 
     send(honest)
     token = honest[1]

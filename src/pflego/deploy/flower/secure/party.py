@@ -119,26 +119,30 @@ def share(party: Party, roster: Roster, rules: SecureSum) -> tuple[Party, Shared
     return kept, Shared(tokens, commitment(seed))
 
 
-def mask(
-    party: Party, tokens: Mapping[int, str], words: Words, layout: Layout, question: str, rules: SecureSum
-) -> tuple[Party, Words]:
-    """Take the shares of all others that are still there, and mask a contribution with what was agreed with them.
-
-    question: a digest of what all are asked for. Masks depend on it: where two clients were asked for different things,
-    theirs do not cancel, and the sum tells nothing.
-    """
+def receive(party: Party, tokens: Mapping[int, str], rules: SecureSum) -> Party:
+    """Take the shares of all others that are still there."""
     roster = _roster(party)
     own = roster.number(party.client)
-    present = sorted({own, *tokens})
     if own in tokens or not all(0 <= number < len(roster.entries) for number in tokens):
         raise MessageError("it has shares of clients that are not in the sum")
-    if len(present) < (needed := rules.needed(len(roster.entries))):
-        raise MessageError(f"{len(present)} clients are left in the sum, and it needs {needed}")
+    if len(tokens) + 1 < (needed := rules.needed(len(roster.entries))):
+        raise MessageError(f"{len(tokens) + 1} clients are left in the sum, and it needs {needed}")
     secret = _private_key(party.encryption_secret)
     shares = {
         str(number): _opened(roster, number, own, _envelope(secret, roster.entries[number].keys), token)
         for number, token in tokens.items()
     }
+    return replace(party, shares={**party.shares, **shares})
+
+
+def mask(party: Party, words: Words, layout: Layout, question: str) -> Words:
+    """Mask a contribution with what was agreed with all whose shares are here.
+
+    question: a digest of what all are asked for. Masks depend on it: where two clients were asked for different things,
+    theirs do not cancel, and the sum tells nothing.
+    """
+    roster = _roster(party)
+    own, present = roster.number(party.client), sorted(map(int, party.shares))
     context = masking_context(roster, present, question)
     total = words + self_mask(bytes.fromhex(party.seed), layout, context)
     mask_key = _private_key(party.mask_secret)
@@ -146,7 +150,7 @@ def mask(
         if number != own:
             common = pair_mask(mask_key, public_key(roster.entries[number].keys.mask), layout, context)
             total = total + common if own < number else total - common
-    return replace(party, shares={**party.shares, **shares}), total
+    return total
 
 
 def reveal(party: Party, active: Sequence[int], lost: Sequence[int], rules: SecureSum) -> Revealed:

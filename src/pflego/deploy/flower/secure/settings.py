@@ -72,7 +72,7 @@ class SecureSum:
         if algorithm.largest:
             raise SettingError(
                 f"secure sums cannot tell the largest {', '.join(sorted(algorithm.largest))} of all clients, which "
-                f"{name} asks for: give server_lr a number instead of auto"
+                f"{name} with auto asks for: give its rate a number"
             )
         if type(algorithm).sent_alone is not Algorithm.sent_alone:
             raise SettingError(
