@@ -14,6 +14,7 @@ from pflego.errors import UserError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from pflego.deploy.flower.secure.settings import SecureSum
     from pflego.deploy.inspection import Line
 
 app = typer.Typer(
@@ -173,6 +174,8 @@ def inspect(
     console.print(_table(seen.message))
     console.print("and numbers: " + ", ".join(seen.metrics))
     console.print("\nwhen everybody is evaluated: how many test samples, their loss and score")
+    if seen.secure.on:
+        console.print(f"\n[bold]What the server sees of that[/bold]: {_of_sums(seen.secure)}")
     console.print(
         f"\n[bold]What comes in[/bold]: {sum(line.bytes for line in seen.received):,} bytes of weights"
     )
@@ -209,6 +212,15 @@ def export(
     (client_id,) = run.federation.ids
     done = run.export(client_id, out, formats=formats, adapt=adapt)
     tell(f"client {client_id}'s model after round {len(run.history)}", done)
+
+
+def _of_sums(secure: SecureSum) -> str:
+    return (
+        f"sums alone, each of {secure.threshold:.0%} of a round's clients or more, and never of fewer than "
+        f"{secure.least}. Weights are shortened to a norm of {secure.limit:g}, multiplied by this client's share and "
+        "masked before they leave; so are the numbers beside them. In every sum there leave too: two public keys, "
+        "encrypted shares for the other clients, and shares of theirs at the end"
+    )
 
 
 def _table(lines: list[Line]) -> Table:

@@ -9,6 +9,8 @@ from pflego.deploy.flower.desk import Desk, rehearse
 from pflego.deploy.flower.facts import Common, Facts
 from pflego.deploy.flower.keep import StateFile
 from pflego.deploy.flower.messages import pack, unpack_facts
+from pflego.deploy.flower.secure.content import CLIPPED, summable
+from pflego.deploy.flower.secure.settings import SecureSum
 from pflego.deploy.folder import TEMPLATE
 from pflego.deploy.reading import read
 from pflego.federation.roster import Client
@@ -38,6 +40,7 @@ class Inspection:
     data: list[Line]
     outputs_unknown: bool  # whether sizes grow with the classes of the others
     altered: list[str]  # files of the app that are not as pflego wrote them
+    secure: SecureSum = SecureSum()  # whether the server sees any of it but in sums
 
     @property
     def bytes(self) -> int:
@@ -63,17 +66,19 @@ def inspect(app: Path, node_config: str) -> Inspection:
     desk = Desk.of(config.assignment, client, common, schema, device=site.device)
     desk.model.check(client.x_train[:8])
     sent = unpack_facts(pack({}, asdict(facts))).facts
-    played = rehearse(desk)
+    played, secure = rehearse(desk), config.deployment.secure
+    measured = {name: metric.how for exchange in played for name, metric in exchange.metrics.items()}
     return Inspection(
         once={name: sent[name] for name in asdict(facts)},
         message=[line for exchange in played for line in _lines(exchange.contribution)],
-        metrics=list(dict.fromkeys(["seconds", *(name for exchange in played for name in exchange.metrics)])),
+        metrics=[*summable(measured), CLIPPED] if secure.on else ["seconds", *measured],
         received=[line for exchange in played for line in _lines(exchange.received)],
         kept=_lines(played[-1].state),
         file=StateFile(site.state, "<run>", client.id).path,
         data=_lines(_data(client)),
         outputs_unknown=bool(facts.classes) and any(name.startswith("head") for name in desk.shared()),
         altered=_altered(app),
+        secure=secure,
     )
 
 
