@@ -4,8 +4,8 @@ query      who are you?             client, samples, classes, outputs, shape, ty
 train      the shared weights       the method's contribution, and metrics
 evaluate   the shared weights       a test result
 
-Where contributions travel in secure sums alone, the last two are refused, and train.keys, train.shares, train.masked
-and train.unmask stand in their place (secure/).
+Where contributions travel in secure sums alone, the last two are refused, and train.keys, train.shares, train.masked,
+train.agree and train.unmask stand in their place (secure/).
 """
 
 from __future__ import annotations
@@ -100,6 +100,14 @@ def masked(message: Message, context: Context) -> Message:
     from pflego.deploy.flower.secure import site
 
     return Message(site.masked(message.content, context), reply_to=message)
+
+
+@app.train("agree")
+def agree(message: Message, context: Context) -> Message:
+    """Sign whom a secure sum is of."""
+    from pflego.deploy.flower.secure import site
+
+    return Message(site.agree(message.content, context), reply_to=message)
 
 
 @app.train("unmask")

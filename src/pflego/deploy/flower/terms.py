@@ -43,6 +43,10 @@ class Terms:
         How many rounds a run may have; 0: as many as the accepted app says, or 10000.
     repeats
         How often the same question is answered: once, and again after a crash.
+    peers
+        A folder with the public keys of all clients, <client-id>.pub: where sums are signed, only they are believed.
+    identity
+        The file of this site's private key, to sign with; pflego deploy site sets it.
     """
 
     accepts: str = ""
@@ -50,6 +54,8 @@ class Terms:
     runs: Whole = 1
     rounds: Count = 0
     repeats: Whole = 5
+    peers: str = ""
+    identity: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -7,7 +7,7 @@ client remembers between stages; whoever calls these keeps it on disk, and sees 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from secrets import token_bytes
@@ -22,7 +22,7 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from pflego.codec import MessageError, Reader
 from pflego.deploy.flower.secure.fixed_point import Layout, Words
 from pflego.deploy.flower.secure.masks import pair_mask, self_mask
-from pflego.deploy.flower.secure.roster import Keys, Roster, Session, digest_of, public_key
+from pflego.deploy.flower.secure.roster import Keys, Roster, Session, digest_of, keys_of, public_key
 from pflego.deploy.flower.secure.settings import SecureSum
 from pflego.federation.roster import ClientId
 
@@ -51,6 +51,7 @@ class Party:
     roster: Roster | None = None
     seed: str = ""  # of its own mask
     shares: Mapping[str, Share] = field(default_factory=dict)  # by number: its own, then all that arrived
+    agreed: str = ""  # a digest of whom the sum is of, where that was signed
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -70,6 +71,7 @@ class Party:
             roster=None if read.facts["roster"] is None else Roster.read(read.inner("roster")),
             seed=read.text("seed"),
             shares={name: _read_share(shares.inner(name)) for name in shares.facts},
+            agreed=read.text("agreed"),
         )
 
 
@@ -89,11 +91,15 @@ class Revealed:
     keys: Mapping[int, str]  # of those whose did not
 
 
-def advertise(session: Session, client: ClientId) -> Party:
-    """Draw the keys of a new sum; `Party.keys` is what leaves."""
+def advertise(session: Session, client: ClientId, sign: Callable[[list[Any]], str] = lambda _: "") -> Party:
+    """Draw the keys of a new sum; `Party.keys` is what leaves.
+
+    sign: vouches for them.
+    """
     encryption, encryption_public = generate_key_pairs()
     mask, mask_public = generate_key_pairs()
-    keys = Keys(*(public_key_to_bytes(key).decode() for key in (encryption_public, mask_public)))
+    first, second = (public_key_to_bytes(key).decode() for key in (encryption_public, mask_public))
+    keys = Keys(first, second, sign(keys_of(session, client, first, second)))
     return Party(session, client, keys, _as_text(encryption), _as_text(mask))
 
 
@@ -153,10 +159,11 @@ def mask(party: Party, words: Words, layout: Layout, question: str) -> Words:
     return total
 
 
-def reveal(party: Party, active: Sequence[int], lost: Sequence[int], rules: SecureSum) -> Revealed:
-    """Give shares of the seeds of those who arrived, and of the mask keys of those who did not; never both of anybody.
+def agree(party: Party, active: Sequence[int], lost: Sequence[int], rules: SecureSum) -> list[Any]:
+    """Check whom the sum is to be of; give what a client signs so that nobody is told of another sum.
 
-    With both, a server could take the masks off a single contribution.
+    A server that has both secrets of a client can take the masks off its contribution alone. So one list has all those
+    who arrived and those who did not, and nobody is in both.
     """
     roster, known = _roster(party), sorted(map(int, party.shares))
     if set(active) & set(lost):
@@ -167,6 +174,12 @@ def reveal(party: Party, active: Sequence[int], lost: Sequence[int], rules: Secu
         raise MessageError("it says that this client's contribution did not arrive, and asks it all the same")
     if len(active) < (needed := rules.needed(len(roster.entries))):
         raise MessageError(f"it asks for the sum of {len(active)} clients, and the sum needs {needed}")
+    return ["pflego sum", roster.digest.hex(), sorted(active), sorted(lost)]
+
+
+def reveal(party: Party, active: Sequence[int], lost: Sequence[int], rules: SecureSum) -> Revealed:
+    """Give shares of the seeds of those who arrived, and of the mask keys of those who did not."""
+    agree(party, active, lost, rules)
     return Revealed(
         seeds={number: party.shares[str(number)].seed for number in active},
         keys={number: party.shares[str(number)].key for number in lost},

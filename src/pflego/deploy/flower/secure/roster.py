@@ -145,6 +145,11 @@ class Roster:
             )
 
 
+def keys_of(session: Session, client: ClientId, encryption: str, mask: str) -> list[Any]:
+    """Give what a client signs when it sends its keys."""
+    return ["pflego keys", asdict(session), client, encryption, mask]
+
+
 def public_key(pem: str) -> ec.EllipticCurvePublicKey:
     """Read a public key on the curve that Flower's keys are on."""
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Protocol, TypeVar
@@ -31,6 +31,8 @@ from pflego.files import make_folder, read_tensors, write_tensors
 from pflego.weights import Weights
 
 T = TypeVar("T")
+
+_SIGNATURE = 300  # hexadecimal digits, at most
 
 log = logging.getLogger("flwr.pflego")
 
@@ -91,6 +93,9 @@ class _Masked:
     lost: list[int]
     commitments: dict[int, str]
     total: Words
+    signatures: dict[str, str] | None = (
+        None  # of those who were told whom the sum is of; None: nobody was asked
+    )
 
 
 class SecureSums:
@@ -127,6 +132,9 @@ class SecureSums:
         if masked is None:
             return None
         layout = self._layout(wanted, masked.roster)
+        if self._rules.signed and masked.signatures is None:
+            masked = replace(masked, signatures=self._agreed(masked))
+            self._write(wanted, masked)
         try:
             words = self._unmask(masked, layout)
         except MessageError as error:
@@ -211,9 +219,21 @@ class SecureSums:
         )
         return {numbers[client]: words for client, words in heard.items()}
 
+    def _agreed(self, masked: _Masked) -> dict[str, str]:
+        """Let everybody sign whom the sum is of."""
+        numbers = {masked.roster.entries[number].client: number for number in masked.active}
+        heard = self._heard(
+            "agree",
+            list(numbers),
+            lambda _: pack({}, _lists(masked)),
+            masked.roster.session,
+            lambda decoded: decoded.hold_to({}).facts.text("signature")[:_SIGNATURE],
+        )
+        return {str(numbers[client]): signature for client, signature in heard.items()}
+
     def _unmask(self, masked: _Masked, layout: Layout) -> Words:
         session = masked.roster.session
-        content = pack({}, {"session": asdict(session), "active": masked.active, "lost": masked.lost})
+        content = pack({}, {**_lists(masked), "signatures": masked.signatures or {}})
         numbers = {masked.roster.entries[number].client: number for number in masked.active}
         heard = self._heard(
             "unmask",
@@ -283,6 +303,7 @@ class SecureSums:
             "active": masked.active,
             "lost": masked.lost,
             "commitments": {str(number): text for number, text in masked.commitments.items()},
+            "signatures": masked.signatures,
         }
         tensors = (
             {"total": torch.from_numpy(masked.total.view(np.int64))}
@@ -311,6 +332,7 @@ class SecureSums:
             list(facts.numbers("lost", least=0)),
             {int(number): str(text) for number, text in facts.inner("commitments").facts.items()},
             tensors["total"].numpy().view(np.uint64),
+            None if (found := facts.facts["signatures"]) is None else dict(Reader(found).facts),  # type: ignore[arg-type]
         )
 
     def _forget(self, *, before: int) -> None:
@@ -318,6 +340,10 @@ class SecureSums:
         for path in self._folder.glob("*.safetensors"):
             if int(path.name.partition("-")[0]) < before:
                 path.unlink(missing_ok=True)
+
+
+def _lists(masked: _Masked) -> dict[str, object]:
+    return {"session": asdict(masked.roster.session), "active": masked.active, "lost": masked.lost}
 
 
 def _read_shared(read: Reader) -> Shared:

@@ -30,6 +30,9 @@ class SecureSum:
         The smallest number of clients that a sum is of.
     share
         The largest share of a sum that one client may count for: a client that would count for more does not take part.
+    signed
+        Sites sign what they send each other with their nodes' keys, and believe only keys that their operators have
+        given them (peers in the node config): the server cannot invent clients, nor tell them different things.
     """
 
     on: Annotated[bool, Spelled("secure")] = False
@@ -37,6 +40,7 @@ class SecureSum:
     threshold: Annotated[float, Limits(above=0.5, most=1), Spelled("secure_threshold")] = 2 / 3
     least: Annotated[int, Limits(least=3), Spelled("secure_least")] = 3
     share: Annotated[float, Limits(above=0, below=1), Spelled("secure_share")] = 0.75
+    signed: Annotated[bool, Spelled("secure_signed")] = False
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,9 @@ from pflego.deploy.flower.secure.content import (
     with_clipped,
 )
 from pflego.deploy.flower.secure.fixed_point import Floats, Layout
+from pflego.deploy.flower.secure.identity import Identity
 from pflego.deploy.flower.secure.party import Party
-from pflego.deploy.flower.secure.roster import Entry, Roster, Session
+from pflego.deploy.flower.secure.roster import Entry, Roster, Session, digest_of
 from pflego.deploy.flower.secure.settings import SecureSum
 from pflego.deploy.flower.secure.stage_file import Answer, Stage, StageFile
 from pflego.deploy.flower.site_config import Site
@@ -46,7 +47,8 @@ def keys(content: RecordDict, context: Context) -> RecordDict:
     """Draw the keys of a sum, and give the public ones."""
 
     def answer(stage: _Stage, _: Party | None) -> tuple[Party, Answer]:
-        party = protocol.advertise(stage.session, stage.site.id)
+        sign = [stage.identity.sign] if stage.identity else []
+        party = protocol.advertise(stage.session, stage.site.id, *sign)
         return party, Answer({}, asdict(party.keys))
 
     return _Stage("keys", content, context).answered(answer)
@@ -58,6 +60,8 @@ def shares(content: RecordDict, context: Context) -> RecordDict:
     def answer(stage: _Stage, party: Party | None) -> tuple[Party, Answer]:
         assert party is not None
         roster = Roster.read(stage.asked.facts.inner("roster"))
+        if stage.identity:
+            stage.identity.check(roster)
         kept, shared = protocol.share(party, roster, stage.rules)
         return kept, Answer({}, {"tokens": _by_name(shared.tokens), "commitment": shared.commitment})
 
@@ -85,14 +89,27 @@ def masked(content: RecordDict, context: Context) -> RecordDict:
     return _Stage("masked", content, context).answered(answer)
 
 
+def agree(content: RecordDict, context: Context) -> RecordDict:
+    """Sign whom the sum is to be of."""
+
+    def answer(stage: _Stage, party: Party | None) -> tuple[Party, Answer]:
+        assert party is not None
+        assert stage.identity is not None
+        facts = protocol.agree(party, *stage.lists, stage.rules)
+        signature = stage.identity.sign(facts)
+        return replace(party, agreed=digest_of(facts).hex()), Answer({}, {"signature": signature})
+
+    return _Stage("agree", content, context).answered(answer)
+
+
 def unmask(content: RecordDict, context: Context) -> RecordDict:
     """Give shares by which the server can take the masks off the sum; forget all secrets."""
 
     def answer(stage: _Stage, party: Party | None) -> tuple[None, Answer]:
         assert party is not None
-        facts = stage.asked.facts
-        active, lost = facts.numbers("active", least=0), facts.numbers("lost", least=0)
-        revealed = protocol.reveal(party, active, lost, stage.rules)
+        if stage.identity:
+            _check_agreed(stage, stage.identity, party)
+        revealed = protocol.reveal(party, *stage.lists, stage.rules)
         return None, Answer({}, {"seeds": _by_name(revealed.seeds), "keys": _by_name(revealed.keys)})
 
     return _Stage("unmask", content, context).answered(answer)
@@ -111,9 +128,16 @@ class _Stage:
             raise MessageError(
                 "it is of a secure sum, and the settings that this site has accepted have none"
             )
+        self.identity = Identity(self.site.terms) if self.rules.signed else None
         self.sent: Weights = {}  # what went into the sum, for the site's own log
         self._answers = Answers(self.site.state, self.site.id)
-        self._file = StageFile(self.site.state, self.site.id)
+        self._file = StageFile(self.site.state, self.site.id, signed=self.rules.signed)
+
+    @property
+    def lists(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Who arrived, and who did not, as the server says."""
+        facts = self.asked.facts
+        return facts.numbers("active", least=0), facts.numbers("lost", least=0)
 
     def answered(self, answer: Callable[[_Stage, Party | None], tuple[Party | None, Answer]]) -> RecordDict:
         """Answer, if it is time for it and nothing else was answered before; what is sent is on disk by then."""
@@ -142,6 +166,25 @@ class _Stage:
     def _question(self, stage: Stage) -> Question:
         session = self.session
         return Question(session.run, f"{session.kind} {stage}", session.round, session.exchange)
+
+
+def _check_agreed(stage: _Stage, identity: Identity, party: Party) -> None:
+    """Refuse to unmask a sum that this client did not agree to, or that too few others were told of."""
+    facts = protocol.agree(party, *stage.lists, stage.rules)
+    if digest_of(facts).hex() != party.agreed:
+        raise MessageError("it asks for another sum than this client has signed")
+    assert party.roster is not None
+    signatures = stage.asked.facts.inner("signatures").facts
+    active, _ = stage.lists
+    signed = [
+        number
+        for number in active
+        if identity.signed_by(
+            party.roster.entries[number].client, facts, str(signatures.get(str(number), ""))
+        )
+    ]
+    if len(signed) < (needed := stage.rules.needed(len(party.roster.entries))):
+        raise MessageError(f"{len(signed)} clients have signed whom the sum is of, and it needs {needed}")
 
 
 def _trained(stage: _Stage, own: Entry, context: Context) -> tuple[Floats, Floats, str]:

@@ -18,8 +18,8 @@ from pflego.federation.roster import ClientId
 from pflego.files import make_folder, read_tensors, write_tensors
 from pflego.weights import Weights
 
-Stage: TypeAlias = Literal["keys", "shares", "masked", "unmask"]
-STAGES: tuple[Stage, ...] = get_args(Stage)
+Stage: TypeAlias = Literal["keys", "shares", "masked", "agree", "unmask"]
+_STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,14 @@ class StageFile:
         Where the client's states are.
     client
         Whose it is.
+    signed
+        Whether sums are signed: a stage more.
     """
 
-    def __init__(self, folder: Path, client: ClientId) -> None:
+    def __init__(self, folder: Path, client: ClientId, *, signed: bool) -> None:
         self.path = folder / f"{quote(str(client), safe='')}.stage"
         self._client = str(client)
+        self._order = [stage for stage in _STAGES if signed or stage != "agree"]
 
     def before(self, session: Session, stage: Stage, question: str) -> Party | Answer | None:
         """Give what a stage begins with; or the answer, where the same was asked before; None: the first stage is new.
@@ -70,7 +73,7 @@ class StageFile:
             return None
         if kept is None or kept.session != session or kept.party is None:
             raise MessageError(f"it asks for the stage {stage!r} of a sum that this client is not in")
-        if STAGES.index(stage) != STAGES.index(kept.stage) + 1:
+        if [kept.stage, stage] not in [self._order[n : n + 2] for n in range(len(self._order))]:
             raise MessageError(f"it asks for the stage {stage!r} after the stage {kept.stage!r}")
         return kept.party
 
@@ -97,7 +100,7 @@ class StageFile:
             raise MessageError(f"{self.path} is of another client: it was left as it is")
         return _Kept(
             Session.read(facts.inner("session")),
-            stage=facts.choice("stage", STAGES),
+            stage=facts.choice("stage", _STAGES),
             question=facts.text("question"),
             party=None if facts.facts["party"] is None else Party.read(Reader(facts.facts["party"])),
             answer=Answer(tensors, facts.inner("answer").facts),
