@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from flwr.app import Context, Message
+from typer.testing import CliRunner
 
 import pflego
+from pflego.cli.deploy import app as deploy
 from pflego.deploy.flower.client import app
 from pflego.deploy.folder import write_app
 from pflego.deploy.inspection import Line, inspect
@@ -77,3 +79,18 @@ def test_looking_at_an_app_runs_nothing_of_it(
     with pytest.raises(pflego.SettingError, match="has not allowed it"):
         inspect(tmp_path / "app", " ".join(f'{name}="{value}"' for name, value in node.config.items()))
     assert not Path("sprung").exists()
+
+
+def test_with_secure_sums_it_says_what_the_server_sees(tmp_path: Path) -> None:
+    write_app(tmp_path / "app", {**CONFIG, "secure": True, "secure-clip": 4.0, "secure-least": 7})
+    node = sites(tmp_path, NAMES)[999]
+    config = " ".join(f'{name}="{value}"' for name, value in node.config.items())
+    shown = inspect(tmp_path / "app", config)
+    assert shown.secure.on
+    assert "seconds" not in shown.metrics  # nobody hears how long this client took
+    assert "rate_over_bound" not in shown.metrics  # the largest of all is in no sum
+    assert {"loss", "test", "clipped"} <= set(shown.metrics)
+    told = CliRunner().invoke(deploy, ["inspect", str(tmp_path / "app"), "--node-config", config])
+    assert told.exit_code == 0, told.output
+    assert "sums alone" in told.output
+    assert "fewer than 7" in told.output

@@ -14,6 +14,7 @@ from pflego.errors import UserError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from pflego.deploy.flower.secure.settings import SecureSum
     from pflego.deploy.inspection import Line
 
 app = typer.Typer(
@@ -186,6 +187,8 @@ def inspect(
     if seen.privacy is None:
         console.print("and numbers: " + ", ".join(seen.metrics))
         console.print("\nwhen everybody is evaluated: how many test samples, their loss and score")
+        if seen.secure.on:
+            console.print(f"\n[bold]What the server sees of that[/bold]: {_of_sums(seen.secure)}")
     else:
         console.print(
             "and nothing else: no loss, no score, no number of samples, none of its own classes (samples, tests and "
@@ -256,6 +259,15 @@ def leave(client: ClientName, out: RunFolder = Path("runs/federation")) -> None:
 
     ask(out, Request("leave", client))
     say(f"client {client} leaves before the next round")
+
+
+def _of_sums(secure: SecureSum) -> str:
+    return (
+        f"sums alone, each of {secure.threshold:.0%} of a round's clients or more, and never of fewer than "
+        f"{secure.least}. Weights are shortened to a norm of {secure.limit:g}, multiplied by this client's share and "
+        "masked before they leave; so are the numbers beside them. In every sum there leave too: two public keys, "
+        "encrypted shares for the other clients, and shares of theirs at the end"
+    )
 
 
 def _table(lines: list[Line]) -> Table:

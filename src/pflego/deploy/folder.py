@@ -36,8 +36,10 @@ def write_app(folder: Path, given: Mapping[str, object]) -> list[Path]:
     training["participation"] = str(training["participation"])
     if config.population is not None:
         training["population"] = str(config.population)  # its file is not at the sites
+    secure = config.deployment.secure.settings()
     deployment = {
-        name: getattr(config.deployment, one.parameter) for name, one in declared(Deployment).items()
+        name: secure.get(name, getattr(config.deployment, one.parameter, None))
+        for name, one in declared(Deployment).items()
     }
     values = {
         "name": _project_name(folder),

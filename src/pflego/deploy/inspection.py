@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -9,8 +10,11 @@ from pflego.deploy.flower.desk import Desk, rehearse
 from pflego.deploy.flower.facts import Common
 from pflego.deploy.flower.keep import StateFile
 from pflego.deploy.flower.messages import pack, unpack_facts
+from pflego.deploy.flower.secure.content import CLIPPED, summable
+from pflego.deploy.flower.secure.settings import SecureSum
 from pflego.deploy.folder import TEMPLATE
 from pflego.deploy.reading import read
+from pflego.exchange.metrics import How
 from pflego.exchange.privacy import ClientPrivacy
 from pflego.federation.roster import Client
 from pflego.weights import Weights
@@ -40,6 +44,7 @@ class Inspection:
     data: list[Line]
     outputs_unknown: bool  # whether sizes grow with the classes of the others
     altered: list[str]  # files of the app that are not as pflego wrote them
+    secure: SecureSum = SecureSum()  # whether the server sees any of it but in sums
 
     @property
     def bytes(self) -> int:
@@ -66,13 +71,12 @@ def inspect(app: Path, node_config: str) -> Inspection:
     desk = Desk.of(assignment, client, common, schema, device=site.device)
     desk.model.check(client.x_train[:8])
     sent = unpack_facts(pack({}, asdict(facts))).facts
-    played = rehearse(desk)
+    played, secure = rehearse(desk), config.deployment.secure
+    measured = {name: metric.how for exchange in played for name, metric in exchange.metrics.items()}
     return Inspection(
         once={name: sent[name] for name in asdict(facts)},
         message=[line for exchange in played for line in _lines(exchange.contribution)],
-        metrics=list(dict.fromkeys(["seconds", *(name for exchange in played for name in exchange.metrics)]))
-        if assignment.privacy is None
-        else [],
+        metrics=_figures(measured, private=assignment.privacy is not None, secure=secure),
         privacy=assignment.privacy,
         received=[line for exchange in played for line in _lines(exchange.received)],
         kept=_lines(played[-1].state),
@@ -80,7 +84,15 @@ def inspect(app: Path, node_config: str) -> Inspection:
         data=_lines(_data(client)),
         outputs_unknown=bool(facts.classes) and any(name.startswith("head") for name in desk.shared()),
         altered=_altered(app),
+        secure=secure,
     )
+
+
+def _figures(measured: Mapping[str, How], *, private: bool, secure: SecureSum) -> list[str]:
+    """Name the numbers that leave a site beside weights."""
+    if private:
+        return []
+    return [*summable(dict(measured)), CLIPPED] if secure.on else ["seconds", *measured]
 
 
 def _lines(weights: Weights) -> list[Line]:

@@ -31,6 +31,17 @@ def accepting(app: Path, node_config: str) -> str:
     return f'{node_config} accepts="{app.resolve()}"'
 
 
+def signing(key: Path, node_config: str) -> str:
+    """Add to a node config which key the site signs with, if it names none."""
+    from pflego.deploy.node_config import read_node_config
+
+    if "identity" in read_node_config(node_config):
+        return node_config
+    if '"' in str(key.resolve()):
+        raise SettingError(f"the key {key} has a quotation mark in its name: rename it")
+    return f'{node_config} identity="{key.resolve()}"'
+
+
 def check_files(key: Path, root_certificates: Path) -> None:
     """Refuse files that are not there, and a key that is no secret."""
     for path, what in ((key, "the site's key"), (root_certificates, "the authority's certificate")):
@@ -62,7 +73,7 @@ def run(
     address, secret, agreed = (
         f"127.0.0.1:{port or _free_port()}",
         token_bytes(32),
-        accepting(app, node_config),
+        signing(key, accepting(app, node_config)),
     )
     options = [
         "--superlink", superlink, "--root-certificates", str(root_certificates),

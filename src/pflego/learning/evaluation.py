@@ -29,6 +29,22 @@ class Score:
         return pooled([self], task)
 
 
+class Pooled(list[Score]):
+    """Results of which the sum alone is known: nobody has one of its own.
+
+    Parameters
+    ----------
+    total
+        The sum.
+    clients
+        How many clients there are.
+    """
+
+    def __init__(self, total: Score, clients: int) -> None:
+        super().__init__([Score(0, None, 0.0)] * clients)
+        self.total = total
+
+
 class Row(TypedDict, total=False):
     """A client's line in `Run.evaluate`; the metric's key is the task's: accuracy, or rmse in regression."""
 
@@ -51,7 +67,7 @@ def table(clients: Iterable[ClientId], scores: Iterable[Score], task: Task) -> l
 
 def pooled(scores: Iterable[Score], task: Task) -> float | None:
     """Compute the task's metric over several clients' samples; None if there are none or it is not finite."""
-    scores = list(scores)
+    scores = [scores.total] if isinstance(scores, Pooled) else list(scores)
     samples = sum(score.samples for score in scores)
     total = sum(score.score for score in scores)
     return task.metric_value(total / samples) if samples and isfinite(total) else None

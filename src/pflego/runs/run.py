@@ -13,7 +13,7 @@ from pflego.engines.base import Engine
 from pflego.engines.local import LocalEngine
 from pflego.errors import path_of
 from pflego.federation.roster import Client, ClientId, Federation
-from pflego.learning.evaluation import Row, Score, table
+from pflego.learning.evaluation import Pooled, Row, Score, table
 from pflego.learning.model import Model, PersonalModel
 from pflego.learning.problem import Problems
 from pflego.runs.history import Evaluations, HistoryRow, moved
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 def members_only(run: Run, number: int, scores: Sequence[Score]) -> list[Score]:
     """Leave out the results of those who are no members in a round."""
+    if isinstance(scores, Pooled):
+        return scores
     if run.plan.population is None:
         return list(scores)
     there = run.plan.there(max(1, number), run.federation.ids).tolist()

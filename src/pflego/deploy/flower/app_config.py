@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,8 +20,11 @@ from pflego.declaration import (
     declared,
 )
 from pflego.deploy.flower.facts import classes_in
+from pflego.deploy.flower.secure.settings import SecureSum
 from pflego.deploy.flower.site_config import Assignment, as_python
 from pflego.errors import SettingError
+from pflego.exchange.aggregation import aggregation_of
+from pflego.exchange.objective import QFair, objective_of
 from pflego.federation.population import Population, population_of
 from pflego.federation.roster import ClientId
 from pflego.learning.model import Model
@@ -65,6 +68,8 @@ class Deployment:
         After this many rounds in a row without a reply of use the run stops.
     pin_keys
         A client's id belongs to the node key that first claimed it. Off only for trials without node keys.
+    secure
+        Whether the server sees the sum of contributions alone.
     """
 
     members: str = ""
@@ -80,10 +85,15 @@ class Deployment:
     classes: str = ""
     patience: Whole = 3
     pin_keys: bool = True
+    secure: SecureSum = SecureSum()
 
     def __post_init__(self) -> None:
         check_fields(self)
         _ = self.known_classes, self.limits
+        if self.secure.on and self.max_norm:
+            raise SettingError(
+                "max_norm is a check of single replies, which secure sums hide: secure_clip bounds them at their sites"
+            )
 
     @property
     def known_classes(self) -> frozenset[int] | None:
@@ -152,6 +162,8 @@ class AppConfig:
                 raise SettingError(
                     f"{name} may be the method's or another setting: say method.{name} for that of the method, too"
                 )
+        if deployment.secure.on:
+            _check_sums(settings)
         settings.tables["model"].setdefault("name", models.usual(""))
         settings.tables["run"].setdefault("out", "runs/federation")
         read = cls(settings, deployment)
@@ -177,7 +189,8 @@ class AppConfig:
     @property
     def assignment(self) -> Assignment:
         """What is asked of a site."""
-        return Assignment.read({**self.settings.flat, "classes": self.deployment.classes})
+        read = Assignment.read({**self.settings.flat, "classes": self.deployment.classes})
+        return replace(read, secure=self.deployment.secure)
 
     @property
     def seed(self) -> int:
@@ -192,6 +205,28 @@ class AppConfig:
     def model(self, shape: tuple[int, ...]) -> Model:
         """Build the backbone that everybody begins with, for samples of a shape."""
         return build_model(self.settings, shape)
+
+
+def _check_sums(settings: Settings) -> None:
+    """Refuse settings under which the server must see single contributions, or single losses."""
+    rule, objective = (
+        aggregation_of(settings.value("aggregation")),
+        objective_of(settings.value("objective")),
+    )
+    if settings.value("privacy") is not None:
+        raise SettingError(
+            "secure sums hide the contributions that privacy= clips at the server: take one of the two"
+        )
+    if not rule.additive:
+        raise SettingError(
+            f"the aggregation {settings.value('aggregation')} looks at single contributions, which secure sums hide: "
+            "take mean, and secure_clip to bound what one client can do"
+        )
+    if objective is not None and not isinstance(objective, QFair):
+        raise SettingError(
+            f"the objective {settings.value('objective')} needs single clients' losses, which secure sums hide: "
+            "take qfair, or the mean loss"
+        )
 
 
 def simulated() -> dict[str, Declared]:

@@ -6,6 +6,8 @@ train      the shared weights       the method's contribution, and metrics
 evaluate   the shared weights       a test result
 
 Under privacy neither metrics nor test results leave, and of the data not even how many samples and which classes.
+Where contributions travel in secure sums alone, train and evaluate are refused, and train.keys, train.shares,
+train.masked, train.agree and train.unmask stand in their place (secure/).
 """
 
 from __future__ import annotations
@@ -16,10 +18,8 @@ from dataclasses import asdict
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from pflego.codec import decode
-from pflego.deploy.flower.desk import Desk
+from pflego.codec import MessageError, decode
 from pflego.deploy.flower.facts import Common
-from pflego.deploy.flower.keep import StateFile
 from pflego.deploy.flower.messages import (
     WELCOME,
     Arrival,
@@ -32,8 +32,7 @@ from pflego.deploy.flower.messages import (
 )
 from pflego.deploy.flower.site_config import Site
 from pflego.deploy.flower.terms import Answers, Question
-from pflego.errors import FolderError
-from pflego.learning.evaluation import Score
+from pflego.deploy.flower.work import Seat
 
 _CHECK_SAMPLES = 8  # how many samples the backbone is tried on before this client joins
 
@@ -58,22 +57,15 @@ def train(message: Message, context: Context) -> Message:
     """Do a round's work, keep the new state on disk, then send the contribution."""
     asked = decode(payload(message.content))
     now, common = read_round(asked.facts.inner("round")), Common.read(asked.facts.inner("federation"))
-    desk, site, private = _sit_down(common, context)
-    kept, answers = StateFile(site.state, common.run, site.id), Answers(site.state, site.id)
+    seat = _seat(common, context)
     question = Question(common.run, "train", now.number, now.exchange)
-    answers.check(question, site.terms)
-    asked.hold_to(desk.received(now.exchange))
-    before = kept.begin(now, asked.digest)
-    if before is None:
-        _check_first(kept, answers, common.run)
-        before = desk.first()
-    outcome, seconds = desk.work(now, asked.tensors, before)
-    if outcome.finite:
-        kept.keep(now, asked.digest, before, outcome.state)
+    seat.answers.check(question, seat.site.terms)
+    asked.hold_to(seat.desk.received(now.exchange))
+    outcome, seconds = seat.work(now, asked.tensors, asked.digest)
     sent = outcome.contribution if outcome.finite and outcome.contribution else {}
-    answers.note(question, sent, kept=outcome.finite)
+    seat.answers.note(question, sent, kept=outcome.finite)
     log.info("round %d: %d bytes leave: %s", now.number, outcome.bytes_up, ", ".join(sent) or "no weights")
-    return Message(pack_outcome(outcome, seconds, private=private), reply_to=message)
+    return Message(pack_outcome(outcome, seconds, private=seat.private), reply_to=message)
 
 
 @app.train(WELCOME.partition(".")[2])
@@ -81,13 +73,11 @@ def welcome(message: Message, context: Context) -> Message:
     """Make a state ready for the shared weights as they are, keep it on disk, then say so. Nothing else leaves."""
     asked = decode(payload(message.content))
     arrival, common = Arrival.read(asked.facts.inner("arrival")), Common.read(asked.facts.inner("federation"))
-    desk, site, _ = _sit_down(common, context)
-    kept, answers = StateFile(site.state, common.run, site.id), Answers(site.state, site.id)
+    seat = Seat(common, context)
     question = Question(common.run, "welcome", arrival.round)
-    answers.check(question, site.terms)
-    shared = asked.hold_to(desk.shared()).tensors
-    kept.welcome(arrival.round, asked.digest, *desk.welcome(shared, steps=arrival.steps))
-    answers.note(question, {}, kept=True)
+    seat.answers.check(question, seat.site.terms)
+    seat.welcome(arrival, asked.hold_to(seat.desk.shared()).tensors, asked.digest)
+    seat.answers.note(question, {}, kept=True)
     log.info("this client joins in round %d", arrival.round)
     return Message(pack({}, {"round": arrival.round}), reply_to=message)
 
@@ -97,34 +87,58 @@ def evaluate(message: Message, context: Context) -> Message:
     """Try this client's own model on its test data, as of a round; the shared part of it is written down."""
     asked = decode(payload(message.content))
     moment, common = Moment.read(asked.facts.inner("moment")), Common.read(asked.facts.inner("federation"))
-    desk, site, private = _sit_down(common, context)
-    kept, answers = StateFile(site.state, common.run, site.id), Answers(site.state, site.id)
+    seat = _seat(common, context)
     question = Question(common.run, "evaluate", moment.round, int(moment.adapt))
-    answers.check(question, site.terms)
-    shared = asked.hold_to(desk.shared()).tensors
-    state = kept.as_of(moment.round)
-    if state is None:
-        _check_first(kept, answers, common.run)
-        state = desk.first()
-    kept.note(moment.round, shared, common)
-    score = Score(0, None, 0.0) if private else desk.score(shared, state, adapt=moment.adapt)
-    answers.note(question, {}, kept=False)
+    seat.answers.check(question, seat.site.terms)
+    shared = asked.hold_to(seat.desk.shared()).tensors
+    score = seat.score(moment.round, shared, adapt=moment.adapt)
+    seat.answers.note(question, {}, kept=False)
     return Message(pack_score(score), reply_to=message)
 
 
-def _sit_down(common: Common, context: Context) -> tuple[Desk, Site, bool]:
-    """Make ready to work in a federation; give also whether no figures may leave."""
-    site = Site.read(context.node_config)
-    assignment = site.assignment(context.run_config)
-    client, schema = site.data_and_schema()
-    desk = Desk.of(assignment, client, common, schema, device=site.device)
-    return desk, site, assignment.privacy is not None
+@app.train("keys")
+def keys(message: Message, context: Context) -> Message:
+    """Begin a secure sum."""
+    from pflego.deploy.flower.secure import site  # loads cryptography, which others need not
+
+    return Message(site.keys(message.content, context), reply_to=message)
 
 
-def _check_first(kept: StateFile, answers: Answers, run: str) -> None:
-    """Refuse to begin anew where a state was kept before: a lost head would go unnoticed."""
-    if answers.has_kept(run):
-        raise FolderError(
-            f"the state of this client is gone: {kept.path} is not there, and {answers.path.name} says that it was "
-            f"written. Bring it back from a backup; or remove {answers.path.name} too, to begin with a new state"
-        )
+@app.train("shares")
+def shares(message: Message, context: Context) -> Message:
+    """Give everybody in a secure sum a share of this client's secrets."""
+    from pflego.deploy.flower.secure import site
+
+    return Message(site.shares(message.content, context), reply_to=message)
+
+
+@app.train("masked")
+def masked(message: Message, context: Context) -> Message:
+    """Do the work of a secure sum, and send what came of it under masks."""
+    from pflego.deploy.flower.secure import site
+
+    return Message(site.masked(message.content, context), reply_to=message)
+
+
+@app.train("agree")
+def agree(message: Message, context: Context) -> Message:
+    """Sign whom a secure sum is of."""
+    from pflego.deploy.flower.secure import site
+
+    return Message(site.agree(message.content, context), reply_to=message)
+
+
+@app.train("unmask")
+def unmask(message: Message, context: Context) -> Message:
+    """Help to take the masks off the sum."""
+    from pflego.deploy.flower.secure import site
+
+    return Message(site.unmask(message.content, context), reply_to=message)
+
+
+def _seat(common: Common, context: Context) -> Seat:
+    """Make ready to answer a question about this client alone."""
+    seat = Seat(common, context)
+    if seat.secure.on:
+        raise MessageError("this site takes part in secure sums alone, and tells nobody what is its own")
+    return seat

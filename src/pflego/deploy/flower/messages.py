@@ -24,7 +24,7 @@ from pflego.weights import Weights
 
 WELCOME = "train.welcome"  # the kind of message that asks a client to join
 _PAYLOAD = "payload"
-_ALWAYS: dict[str, How] = {  # what every client measures, and how it is combined
+ALWAYS: dict[str, How] = {  # what every client measures, and how it is combined
     "loss": "mean",
     "test": "mean",
     "forward_passes": "largest",
@@ -182,7 +182,7 @@ def read_reply(
         raise MessageError("its work was not finite, it says")
     if private:
         return Reply(decoded.hold_to(like).tensors, {}, seconds=0.0, left_out=[])
-    known = {**_ALWAYS, JOINT_LOSS: "mean", **{name: metric.how for name, metric in metrics.items()}}
+    known = {**ALWAYS, JOINT_LOSS: "mean", **{name: metric.how for name, metric in metrics.items()}}
     measured = decoded.facts.inner("metrics")
     return Reply(
         decoded.hold_to(like).tensors,
@@ -193,7 +193,7 @@ def read_reply(
 
 
 def _metrics(read: Reader, known: Mapping[str, How], expected: Expected, alpha: float) -> dict[str, Metric]:
-    for name in _ALWAYS:
+    for name in ALWAYS:
         if name not in read.facts:
             raise MessageError(f"its {name} is missing")
     metrics = {

@@ -16,6 +16,7 @@ from pflego.deploy.flower.roll import Roll
 from pflego.errors import UserError
 from pflego.federation.members import Members
 from pflego.federation.population import Population
+from pflego.learning.model import Model
 from pflego.runs.folder import RunFolder
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
@@ -52,20 +53,22 @@ def serve(grid: Grid, config: AppConfig, *, poll: float = _POLL) -> Run:
             config.out, members, roll, deployment, population,
             fits=lambda others: shapes(others, model, algorithm, seed) == as_now, poll=poll,
         )  # fmt: skip
-        engine = FlowerEngine(
-            grid,
-            roll,
-            membership,
-            model,
-            algorithm,
-            seed,
-            deployment=deployment,
-            private=config.assignment.privacy is not None,
-            poll=poll,
-        )
+        engine = _engine(grid, roll, membership, model, config, poll)
         engine.assemble()
         experiment = Experiment(config.settings, engine.federation, model, algorithm)
         return experiment.train(resume=True, engine=lambda *_: engine, callbacks=[_Log()], progress=False)
+
+
+def _engine(
+    grid: Grid, roll: Roll, membership: Membership, model: Model, config: AppConfig, poll: float
+) -> FlowerEngine:
+    """Give the engine that the deployment asks for."""
+    parts = (grid, roll, membership, model, config.algorithm, config.seed, config.deployment)
+    if config.deployment.secure.on:
+        from pflego.deploy.flower.secure.engine import SecureEngine
+
+        return SecureEngine(*parts, poll=poll, folder=config.out / "sums")
+    return FlowerEngine(*parts, private=config.assignment.privacy is not None, poll=poll)
 
 
 class _Log(Callback):

@@ -17,6 +17,7 @@ from pflego.data import load
 from pflego.data.schema import Schema
 from pflego.declaration import arguments, declared
 from pflego.deploy.flower.facts import Facts, check_id, classes_in
+from pflego.deploy.flower.secure.settings import SecureSum
 from pflego.deploy.flower.terms import Terms
 from pflego.errors import SettingError, unknown
 from pflego.exchange.privacy import ClientPrivacy, privacy_of
@@ -42,6 +43,7 @@ class Assignment:
     streaming: Streaming
     privacy: ClientPrivacy | None = None
     classes: frozenset[int] = frozenset()  # that there are, where the app names them
+    secure: SecureSum = SecureSum()
 
     @classmethod
     def read(cls, config: Mapping[str, object], *, allowed: Collection[str] | None = None) -> Assignment:
@@ -71,8 +73,10 @@ class Assignment:
         seed = given.get("seed", 0)
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise SettingError(f"seed must be a whole number, not {seed!r}")
+        secure, algorithm = SecureSum(**arguments(SecureSum, given)), kind(**arguments(kind, own))
+        secure.check_method(algorithm)
         return cls(
-            kind(**arguments(kind, own)),
+            algorithm,
             model_name=str(given.get("model", models.usual(""))),
             model_seed=int(str(given.get("model_seed", seed))),
             model_options=arguments(models.build, given),
@@ -80,6 +84,7 @@ class Assignment:
             streaming=Streaming(**arguments(Streaming, given)),
             privacy=privacy_of(given.get("privacy")),
             classes=classes_in(str(given.get("classes", ""))),
+            secure=secure,
         )
 
     def facts(self, client: Client, schema: Schema | None) -> Facts:
@@ -102,6 +107,7 @@ class Assignment:
             "seed": self.seed,
             **asdict(self.streaming),
             "privacy": None if self.privacy is None else str(self.privacy),
+            **self.secure.settings(),
         }
 
 

@@ -43,6 +43,10 @@ class Terms:
         How many rounds a run may have; 0: as many as the accepted app says, or 10000.
     repeats
         How often the same question is answered: once, and again after a crash.
+    peers
+        A folder with the public keys of all clients, <client-id>.pub: where sums are signed, only they are believed.
+    identity
+        The file of this site's private key, to sign with; pflego deploy site sets it.
     """
 
     accepts: str = ""
@@ -50,6 +54,8 @@ class Terms:
     runs: Whole = 1
     rounds: Count = 0
     repeats: Whole = 5
+    peers: str = ""
+    identity: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -77,7 +83,7 @@ class Question:
     """What a server asks for, but for the weights."""
 
     run: str
-    kind: str  # train or evaluate
+    kind: str  # train or evaluate, and the stage of a secure sum
     round: int
     part: int = 0  # the exchange of a round; 1 for an evaluation that adapts
 
@@ -127,6 +133,10 @@ class Answers:
                 "norms": {name: float(f"{norm({name: tensor}):.6g}") for name, tensor in sent.items()},
             }
         )
+
+    def given(self, question: Question) -> bool:
+        """Tell whether a question was answered."""
+        return any(_is(entry, question) for entry in self.entries())
 
     def introduced(self, facts: Mapping[str, object]) -> None:
         """Write down what was said to a server that asked who is here."""
