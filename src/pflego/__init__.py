@@ -59,8 +59,10 @@ if TYPE_CHECKING:
     from pflego.errors import SettingError as SettingError
     from pflego.errors import UntrustedError as UntrustedError
     from pflego.errors import UserError as UserError
+    from pflego.exchange import liars as liars
     from pflego.exchange import metrics as metrics
     from pflego.exchange.aggregation import Mean as Mean
+    from pflego.exchange.liars import Liars as Liars
     from pflego.exchange.metrics import Metric as Metric
     from pflego.exchange.objective import Agnostic as Agnostic
     from pflego.exchange.objective import CVaR as CVaR
@@ -111,6 +113,7 @@ _HOMES = {
         "UserError",
     ],
     "pflego.exchange.aggregation": ["Mean"],
+    "pflego.exchange.liars": ["Liars"],
     "pflego.exchange.metrics": ["Metric"],
     "pflego.exchange.objective": ["Agnostic", "CVaR", "QFair"],
     "pflego.exchange.robust": ["GeometricMedian", "Krum", "Median", "NormBound", "TrimmedMean"],
@@ -134,6 +137,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {
     "cost": "pflego.runs.cost",
     "joining": "pflego.after.joining",
+    "liars": "pflego.exchange.liars",
     "metrics": "pflego.exchange.metrics",
     "models": "pflego.models",
     "neighbours": "pflego.after.neighbours",

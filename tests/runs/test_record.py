@@ -52,6 +52,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "population": {"population": pflego.Population(join={"c4": 2})},
     "objective": {"objective": pflego.QFair(1.0)},
     "aggregation": {"aggregation": pflego.Median()},
+    "liars": {"liars": "sign@0.4"},
     "slice_size": {"slice_size": 3},
     "memory": {"memory": "recompute"},
     "speedup": {"speedup": "gram"},

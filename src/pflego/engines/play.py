@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from pflego.algorithms.base import Algorithm
 from pflego.engines.base import Engine, Gathered, Outcome, Turn, Work
+from pflego.engines.hostile import spoiled
 from pflego.exchange.aggregation import Aggregation, Mean
+from pflego.exchange.liars import Liars
 from pflego.exchange.metrics import Metric, combine, largest, total
 from pflego.exchange.objective import JOINT_LOSS, Objective
 from pflego.exchange.round import Round, of_client
@@ -76,6 +78,8 @@ class Exchange:
         Decides every random draw.
     objective
         What is minimised; None: the mean loss.
+    liars
+        Clients that send something else than their work, in a simulation.
     """
 
     algorithm: Algorithm
@@ -85,6 +89,7 @@ class Exchange:
     transforms: Sequence[Transform] = ()
     seed: int = 0
     objective: Objective | None = None
+    liars: Liars | None = None
 
     @classmethod
     def of(
@@ -110,7 +115,7 @@ class Exchange:
     @property
     def sums(self) -> bool:
         """Whether contributions may be added up before they are sent: all that is asked for is a sum."""
-        return self.aggregation.additive and not self.transforms
+        return self.aggregation.additive and not self.transforms and self.liars is None
 
     def round(self, number: int, exchange: int = 0) -> Round:
         """Return what the server knows of a round."""
@@ -184,6 +189,8 @@ class Exchange:
                 for turn in self.emphasise(self.turns(now, cohort), watch)
             ]
             work = engine.run(turns, shared)
+            if self.liars is not None:
+                work = spoiled(work, self.liars, turns, now, ids=ids, largest=self.algorithm.largest)
             sound = [outcome for outcome in work.outcomes if outcome.finite]  # the others did nothing of use
             gathered = engine.pool(self._gather(turns, work, [o for o in sound if arrives(o)], takes))
             states = {outcome.client: outcome.state for outcome in sound}

@@ -12,6 +12,7 @@ from pflego.algorithms.base import Algorithm
 from pflego.engines.play import Exchange
 from pflego.errors import SettingError
 from pflego.exchange.aggregation import Aggregation, Mean
+from pflego.exchange.liars import Liars
 from pflego.exchange.objective import Agnostic, Objective
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import WEIGHTINGS, Missing, Standing, WeightingName
@@ -34,6 +35,7 @@ class Plan:
     network: Network = Network()
     weighting: WeightingName = "samples"
     objective: Objective | None = None
+    liars: Liars | None = None
     aggregation: Aggregation = Mean()
     missing: Missing = "zero"
     transforms: Sequence[Transform] = ()
@@ -54,11 +56,18 @@ class Plan:
             self.transforms,
             self.seed,
             self.objective,
+            self.liars,
         )
+
+    def data(self, federation: Federation) -> Federation:
+        """Give what clients train on: their own data, unless some lie about it."""
+        return federation if self.liars is None else self.liars.data(federation, seed=self.seed)
 
     def _standings(self, federation: Federation) -> Callable[[int], Standing]:
         """Give how much clients count by round; what does not change is computed once."""
         ids, sizes = federation.ids, federation.sizes
+        if self.liars is not None:
+            sizes = self.liars.counts(ids, sizes, seed=self.seed)
         arrival = 1 - self.network.dropout if self.missing == "inverse" else 1.0
 
         def standing(number: int) -> Standing:

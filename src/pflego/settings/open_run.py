@@ -11,6 +11,7 @@ from pflego.declaration import arguments, opening
 from pflego.engines.local import LocalEngine
 from pflego.errors import FolderError, SettingError, UntrustedError, UserError, path_of
 from pflego.exchange.aggregation import Aggregation, Mean, aggregation_of
+from pflego.exchange.liars import liars_of
 from pflego.exchange.objective import objective_of
 from pflego.federation.draws import Participation
 from pflego.federation.members import Members
@@ -90,8 +91,9 @@ def _open(
             )
     plan = plan_of(tables, participation)
     place = devices.resolve(device, model.dtype)
-    problems = Problems(federation, model.to(place), place, plan.streaming, algorithm.labels)
-    states = kept_states(federation, model, algorithm, plan.seed, begin)
+    data = plan.data(federation)
+    problems = Problems(data, model.to(place), place, plan.streaming, algorithm.labels)
+    states = kept_states(data, model, algorithm, plan.seed, begin)
     return Run(
         problems=problems,
         algorithm=algorithm,
@@ -117,6 +119,7 @@ def plan_of(tables: Tables, participation: Participation | None = None) -> Plan:
         "evaluate_every": run.get("evaluate_every"),
         "population": _again("population", lambda: population_of(run.get("population"))),
         "objective": _again("objective", lambda: objective_of(run.get("objective"))),
+        "liars": _again("liars", lambda: liars_of(run.get("liars"))),
         "aggregation": _rule(run.get("aggregation", "mean")),
         "joined_after": joined_after(tables),
     }

@@ -34,6 +34,7 @@ from pflego.engines.peers import Peers, joined
 from pflego.errors import SettingError, UserError, calling, named, shortened
 from pflego.exchange import aggregation as rules
 from pflego.exchange.aggregation import Aggregation, Mean, aggregation_of
+from pflego.exchange.liars import Liars, liars_of
 from pflego.exchange.objective import Objective, objective_of
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
@@ -79,6 +80,7 @@ def train(
     weighting: WeightingName = "samples",
     objective: Annotated[Objective | str | None, Reads(objective_of)] = None,
     aggregation: Annotated[Aggregation | str, Reads(aggregation_of)] = Mean(),
+    liars: Annotated[Liars | str | None, Reads(liars_of), Simulated] = None,
     transforms: Annotated[Sequence[Transform], InPython] = (),
     slice_size: Whole | None = None,
     memory: Memory = "keep",
@@ -137,6 +139,10 @@ def train(
     aggregation
         How contributions are combined: mean, or a rule that bounds what a few liars can do (median, trimmed:0.2,
         krum:2, geometric, normbound), or module:Name of your own. In Python also a rule itself: `TrimmedMean(0.2)`.
+    liars
+        Clients that lie, in a simulation, and which share of all they are: sign@0.2, scale:10@0.2, noise:10@0.2,
+        samples:10+sign@0.2 (false sample counts, and more), labels@0.2, shuffle@0.2, little@0.2. If not given, nobody
+        does. `pflego attack` tries many against many rules. In Python `Liars(SignFlip(), 0.2)`.
     transforms
         What happens to a contribution on its client, before it is sent, in this order.
     slice_size
@@ -187,6 +193,7 @@ def train(
         weighting=weighting,
         objective=objective_of(objective),
         aggregation=aggregation_of(aggregation),
+        liars=liars_of(liars),
         missing=missing,
         transforms=transforms,
         streaming=Streaming(None if slice_size is None else int(slice_size), memory, speedup),
@@ -197,8 +204,18 @@ def train(
     )
     plan.check(federation.ids)
     _check_together(plan, algorithm)
-    if plan.population is not None and isinstance(federation, RemoteFederation):
-        raise SettingError("population= is for simulations: sites on Flower come and go by themselves")
+    if isinstance(federation, RemoteFederation):
+        for name, given_one, why in [
+            ("population", plan.population, "sites on Flower come and go by themselves"),
+            ("liars", plan.liars, "sites on Flower are as honest as they are"),
+        ]:
+            if given_one is not None:
+                raise SettingError(f"{name}= is for simulations: {why}")
+    if plan.liars is not None and plan.liars.conspire and engine == "distributed":
+        raise SettingError(
+            f"liars={plan.liars} know each other's work, and under the engine 'distributed' that is in several "
+            "processes: take engine='local'"
+        )
     algorithm.check_model(model)
     place = devices.resolve(device, model.dtype)
     if (inputs := federation.some_inputs(_CHECK_SAMPLES)) is not None:
@@ -211,13 +228,14 @@ def train(
         if folder is not None:
             tables[RECORD] = folder.settings()[RECORD]  # of a run that goes on, what it was made with
             plan = replace(plan, joined_after=joined_after(tables))
-        problems = Problems(federation, model.to(place), place, plan.streaming, algorithm.labels)
+        data = plan.data(federation)
+        problems = Problems(data, model.to(place), place, plan.streaming, algorithm.labels)
         if begin is None:
             begin = Checkpoint(0, algorithm.init_shared(model, problems.outputs, seed), {})
         stored = None if own.all() else _elsewhere(federation, own)
         if folder is not None and (states == "disk" or stored is not None):
             stored = folder.state
-        kept = kept_states(federation, model, algorithm, seed, begin, stored, in_memory=states == "memory")
+        kept = kept_states(data, model, algorithm, seed, begin, stored, in_memory=states == "memory")
         together = plan.network.lossless and plan.exchange(algorithm, federation).sums
         here = LocalEngine(problems, algorithm, kept, transforms, together, training=evaluate_training)
         with _worker(engine, here, peers, own) as worker:
@@ -334,6 +352,7 @@ def _tables(given: dict[str, object], plan: Plan) -> Tables:
     run |= {"participation": spelled(plan.participation), "device": str(given["device"])}
     run["population"] = None if plan.population is None else str(plan.population)
     run["objective"] = None if plan.objective is None else str(plan.objective)
+    run["liars"] = None if plan.liars is None else str(plan.liars)
     run["out"] = None if given["out"] is None else str(given["out"])
     if callable(given["engine"]):
         del run["engine"]
