@@ -62,6 +62,10 @@ if TYPE_CHECKING:
     from pflego.exchange import liars as liars
     from pflego.exchange import metrics as metrics
     from pflego.exchange.aggregation import Mean as Mean
+    from pflego.exchange.compression import Quantise as Quantise
+    from pflego.exchange.compression import RandomPart as RandomPart
+    from pflego.exchange.compression import Sign as Sign
+    from pflego.exchange.compression import Top as Top
     from pflego.exchange.liars import Liars as Liars
     from pflego.exchange.metrics import Metric as Metric
     from pflego.exchange.objective import Agnostic as Agnostic
@@ -113,6 +117,7 @@ _HOMES = {
         "UserError",
     ],
     "pflego.exchange.aggregation": ["Mean"],
+    "pflego.exchange.compression": ["Quantise", "RandomPart", "Sign", "Top"],
     "pflego.exchange.liars": ["Liars"],
     "pflego.exchange.metrics": ["Metric"],
     "pflego.exchange.objective": ["Agnostic", "CVaR", "QFair"],

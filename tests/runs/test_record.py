@@ -53,6 +53,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "objective": {"objective": pflego.QFair(1.0)},
     "aggregation": {"aggregation": pflego.Median()},
     "liars": {"liars": "sign@0.4"},
+    "compression": {"compression": "quantise:8"},
     "slice_size": {"slice_size": 3},
     "memory": {"memory": "recompute"},
     "speedup": {"speedup": "gram"},

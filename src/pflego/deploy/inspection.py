@@ -66,7 +66,7 @@ def inspect(app: Path, node_config: str) -> Inspection:
     played = rehearse(desk)
     return Inspection(
         once={name: sent[name] for name in asdict(facts)},
-        message=[line for exchange in played for line in _lines(exchange.contribution)],
+        message=[line for exchange in played for line in _lines(exchange.sent)],
         metrics=list(dict.fromkeys(["seconds", *(name for exchange in played for name in exchange.metrics)])),
         received=[line for exchange in played for line in _lines(exchange.received)],
         kept=_lines(played[-1].state),

@@ -12,6 +12,7 @@ from pflego.algorithms.base import Algorithm
 from pflego.engines.play import Exchange
 from pflego.errors import SettingError
 from pflego.exchange.aggregation import Aggregation, Mean
+from pflego.exchange.compression import Compression
 from pflego.exchange.liars import Liars
 from pflego.exchange.objective import Agnostic, Objective
 from pflego.exchange.transforms import Transform
@@ -39,6 +40,7 @@ class Plan:
     aggregation: Aggregation = Mean()
     missing: Missing = "zero"
     transforms: Sequence[Transform] = ()
+    compression: Compression | None = None
     streaming: Streaming = Streaming()
     seed: int = 0
     evaluate_every: int | None = 10

@@ -11,6 +11,7 @@ from pflego.declaration import arguments, opening
 from pflego.engines.local import LocalEngine
 from pflego.errors import FolderError, SettingError, UntrustedError, UserError, path_of
 from pflego.exchange.aggregation import Aggregation, Mean, aggregation_of
+from pflego.exchange.compression import compression_of
 from pflego.exchange.liars import liars_of
 from pflego.exchange.objective import objective_of
 from pflego.federation.draws import Participation
@@ -119,6 +120,7 @@ def plan_of(tables: Tables, participation: Participation | None = None) -> Plan:
         "evaluate_every": run.get("evaluate_every"),
         "population": _again("population", lambda: population_of(run.get("population"))),
         "objective": _again("objective", lambda: objective_of(run.get("objective"))),
+        "compression": _again("compression", lambda: compression_of(run.get("compression"))),
         "liars": _again("liars", lambda: liars_of(run.get("liars"))),
         "aggregation": _rule(run.get("aggregation", "mean")),
         "joined_after": joined_after(tables),

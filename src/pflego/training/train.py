@@ -34,6 +34,7 @@ from pflego.engines.peers import Peers, joined
 from pflego.errors import SettingError, UserError, calling, named, shortened
 from pflego.exchange import aggregation as rules
 from pflego.exchange.aggregation import Aggregation, Mean, aggregation_of
+from pflego.exchange.compression import Compression, compression_of
 from pflego.exchange.liars import Liars, liars_of
 from pflego.exchange.objective import Objective, objective_of
 from pflego.exchange.transforms import Transform
@@ -82,6 +83,7 @@ def train(
     aggregation: Annotated[Aggregation | str, Reads(aggregation_of)] = Mean(),
     liars: Annotated[Liars | str | None, Reads(liars_of), Simulated] = None,
     transforms: Annotated[Sequence[Transform], InPython] = (),
+    compression: Annotated[Compression | str | None, Reads(compression_of)] = None,
     slice_size: Whole | None = None,
     memory: Memory = "keep",
     speedup: Speedup = "none",
@@ -145,6 +147,10 @@ def train(
         does. `pflego attack` tries many against many rules. In Python `Liars(SignFlip(), 0.2)`.
     transforms
         What happens to a contribution on its client, before it is sent, in this order.
+    compression
+        How contributions are made small for the wire, after all transforms: quantise:8 (bits) or random:0.1 (share of
+        the numbers), which are unbiased; top:0.05 or sign, whose error a client keeps and sends later. If not given,
+        they are sent as they are. In Python `Quantise(8)`, `RandomPart(0.1)`, `Top(0.05)`, `Sign()`.
     slice_size
         Samples that go through a backbone at a time, for the same result. If not given, as is fastest: a client's all
         at once, or 32 images where there are convolutions.
@@ -196,6 +202,7 @@ def train(
         liars=liars_of(liars),
         missing=missing,
         transforms=transforms,
+        compression=compression_of(compression),
         streaming=Streaming(None if slice_size is None else int(slice_size), memory, speedup),
         seed=seed,
         evaluate_every=evaluate_every,
@@ -237,7 +244,15 @@ def train(
             stored = folder.state
         kept = kept_states(data, model, algorithm, seed, begin, stored, in_memory=states == "memory")
         together = plan.network.lossless and plan.exchange(algorithm, federation).sums
-        here = LocalEngine(problems, algorithm, kept, transforms, together, training=evaluate_training)
+        here = LocalEngine(
+            problems,
+            algorithm,
+            kept,
+            transforms,
+            together,
+            training=evaluate_training,
+            compression=plan.compression,
+        )
         with _worker(engine, here, peers, own) as worker:
             run = Run(
                 problems=problems,
@@ -352,6 +367,7 @@ def _tables(given: dict[str, object], plan: Plan) -> Tables:
     run |= {"participation": spelled(plan.participation), "device": str(given["device"])}
     run["population"] = None if plan.population is None else str(plan.population)
     run["objective"] = None if plan.objective is None else str(plan.objective)
+    run["compression"] = None if plan.compression is None else str(plan.compression)
     run["liars"] = None if plan.liars is None else str(plan.liars)
     run["out"] = None if given["out"] is None else str(given["out"])
     if callable(given["engine"]):

@@ -64,7 +64,7 @@ def train(message: Message, context: Context) -> Message:
     outcome, seconds = desk.work(now, asked.tensors, before)
     if outcome.finite:
         kept.keep(now, asked.digest, before, outcome.state)
-    sent = outcome.contribution if outcome.finite and outcome.contribution else {}
+    sent = outcome.sent if outcome.finite else {}
     answers.note(question, sent, kept=outcome.finite)
     log.info("round %d: %d bytes leave: %s", now.number, outcome.bytes_up, ", ".join(sent) or "no weights")
     return Message(pack_outcome(outcome, seconds), reply_to=message)

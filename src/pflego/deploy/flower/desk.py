@@ -17,6 +17,7 @@ from pflego.deploy.flower.site_config import Assignment
 from pflego.engines.base import Gathered, Outcome, Turn, Work
 from pflego.engines.local import LocalEngine
 from pflego.engines.play import Exchange
+from pflego.exchange.compression import Compression
 from pflego.exchange.metrics import Metrics
 from pflego.exchange.round import Round
 from pflego.federation.roster import Client, Federation
@@ -42,6 +43,7 @@ class Desk:
     streaming: Streaming = Streaming()
     device: str = "cpu"
     schema: Schema | None = None  # how its values became tensors
+    compression: Compression | None = None  # of what it sends
 
     @classmethod
     def of(
@@ -53,7 +55,15 @@ class Desk:
         model = assignment.model(facts.shape)
         assignment.algorithm.check_model(model)
         return cls(
-            client, common, model, assignment.algorithm, assignment.seed, assignment.streaming, device, schema
+            client,
+            common,
+            model,
+            assignment.algorithm,
+            assignment.seed,
+            assignment.streaming,
+            device,
+            schema,
+            assignment.compression,
         )
 
     @cached_property
@@ -87,7 +97,9 @@ class Desk:
 
     def engine(self, state: Weights) -> LocalEngine:
         """Make the engine that does the work: the same that runs a whole federation in one process."""
-        return LocalEngine(self.problems, self.algorithm, {self.client.id: state})
+        return LocalEngine(
+            self.problems, self.algorithm, {self.client.id: state}, compression=self.compression
+        )
 
     def work(self, now: Round, received: Weights, state: Weights) -> tuple[Outcome, float]:
         """Do a round's work; give what came of it, and how long it took."""
@@ -107,6 +119,7 @@ class Rehearsed:
 
     received: Weights
     contribution: Weights
+    sent: Weights  # what stands for it on the wire
     metrics: Metrics
     state: Weights
 
@@ -122,7 +135,9 @@ class _Recorder:
         work = self.local.run(turns, shared)
         [turn], [outcome] = turns, work.outcomes
         received = {**shared, **turn.answer}
-        self.seen.append(Rehearsed(received, outcome.contribution or {}, outcome.metrics, outcome.state))
+        self.seen.append(
+            Rehearsed(received, outcome.contribution or {}, outcome.sent, outcome.metrics, outcome.state)
+        )
         return work
 
     def pool(self, gathered: Gathered) -> Gathered:
@@ -135,7 +150,7 @@ class _Recorder:
 def rehearse(desk: Desk) -> list[Rehearsed]:
     """Play a round with one client; give what was received and sent in each of its exchanges."""
     states = {desk.client.id: desk.first()}
-    recorder = _Recorder(LocalEngine(desk.problems, desk.algorithm, states))
+    recorder = _Recorder(LocalEngine(desk.problems, desk.algorithm, states, compression=desk.compression))
     exchange = Exchange.of(desk.algorithm, desk.problems.federation.sizes, seed=desk.seed)
     exchange.play(
         recorder,
@@ -149,8 +164,11 @@ def rehearse(desk: Desk) -> list[Rehearsed]:
     return recorder.seen
 
 
-def stand_in(members: Members, model: Model, algorithm: Algorithm, seed: int) -> Desk:
+def stand_in(
+    members: Members, model: Model, algorithm: Algorithm, seed: int, compression: Compression | None = None
+) -> Desk:
     """Make ready a client like those of a federation, with one sample of zeros."""
     x = torch.zeros((1, *members.shape), dtype=getattr(torch, members.dtype))
     y = torch.tensor(members.classes[:1]) if members.classes else torch.zeros((1, members.outputs))
-    return Desk(Client("rehearsal", x, y), Common.of(members), model, algorithm, seed)
+    client, common = Client("rehearsal", x, y), Common.of(members)
+    return Desk(client, common, model, algorithm, seed, compression=compression)

@@ -36,12 +36,14 @@ from pflego.deploy.flower.messages import (
 from pflego.deploy.flower.roll import Present, Roll
 from pflego.engines.base import Gathered, Outcome, Turn, Work
 from pflego.errors import UserError
+from pflego.exchange.compression import Compression, unpack
 from pflego.exchange.metrics import Metrics
+from pflego.exchange.round import Round
 from pflego.federation.members import Members
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import Score
 from pflego.learning.model import Model
-from pflego.weights import Weights, nbytes, norm
+from pflego.weights import Weights, norm
 
 log = logging.getLogger("flwr.pflego")
 
@@ -66,6 +68,8 @@ class FlowerEngine:
         Timeouts and limits.
     poll
         Seconds between two looks at whose reply is there.
+    compression
+        How clients make what they send small.
     """
 
     grid: Grid
@@ -76,6 +80,7 @@ class FlowerEngine:
     seed: int
     deployment: Deployment
     poll: float = 1.0
+    compression: Compression | None = None
     _rehearsed: list[Rehearsed] = field(init=False)
     _last: int = field(init=False, default=0)  # the newest round that clients were asked for
     _fruitless: int = field(init=False, default=0)  # rounds in a row without a reply of use
@@ -83,7 +88,9 @@ class FlowerEngine:
 
     def __post_init__(self) -> None:
         self.roll.only(partial(admit, self.members))
-        self._rehearsed = rehearse(stand_in(self.members, self.model, self.algorithm, self.seed))
+        self._rehearsed = rehearse(
+            stand_in(self.members, self.model, self.algorithm, self.seed, self.compression)
+        )
         self._common = Common.of(self.members)
         self._tests = {member.id: member.tests for member in self.members.clients}
 
@@ -198,7 +205,12 @@ class FlowerEngine:
             like = self._rehearsed[now.exchange]
             try:
                 sound[client] = read_reply(
-                    reply.content, like.contribution, like.metrics, self._expected(client), now.alpha
+                    reply.content,
+                    like.sent,
+                    like.metrics,
+                    self._expected(client),
+                    now.alpha,
+                    partial(self._unpacked, like.contribution, now, client),
                 )
             except MessageError as error:
                 self._dropped(present, error)
@@ -219,6 +231,12 @@ class FlowerEngine:
             if client in answers
         ]
         return Work(outcomes, seconds=max((reply.seconds for reply in sound.values()), default=0.0))
+
+    def _unpacked(self, like: Weights, now: Round, client: ClientId, sent: Weights) -> Weights:
+        """Give the contribution that a client's tensors stand for."""
+        if self.compression is None:
+            return sent
+        return unpack(self.compression, sent, like, now, client, but=self.algorithm.largest)
 
     def _limit(self, norms: Sequence[float]) -> float:
         """Compute the largest norm a reply may have: relative to the others, and as set.
@@ -257,6 +275,6 @@ class FlowerEngine:
             state={},  # stays where it is
             metrics=metrics,
             contribution=contribution,
-            bytes_up=nbytes(contribution),
+            bytes_up=0 if reply is None else reply.bytes_up,
             finite=reply is not None,
         )

@@ -7,7 +7,7 @@ byte is taken for a number, facts are taken one by one, checked, and metrics are
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -20,7 +20,7 @@ from pflego.exchange.objective import JOINT_LOSS, Emphasis
 from pflego.exchange.round import Round
 from pflego.learning.evaluation import Score
 from pflego.learning.task import TaskName
-from pflego.weights import Weights
+from pflego.weights import Weights, nbytes
 
 _PAYLOAD = "payload"
 _ALWAYS: dict[str, How] = {  # what every client measures, and how it is combined
@@ -101,7 +101,7 @@ def pack_outcome(outcome: Outcome, seconds: float) -> RecordDict:
     if not outcome.finite:
         return pack({}, {"finite": False})
     metrics = {name: [metric.total, metric.how, metric.weight] for name, metric in outcome.metrics.items()}
-    return pack(outcome.contribution or {}, {"finite": True, "seconds": seconds, "metrics": metrics})
+    return pack(outcome.sent, {"finite": True, "seconds": seconds, "metrics": metrics})
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ class Reply:
     """What a client has sent, checked."""
 
     contribution: Weights
+    bytes_up: int  # of what stood for it on the wire
     metrics: Metrics
     seconds: float
     left_out: list[str]  # metrics that the method does not have
@@ -139,11 +140,17 @@ class Expected:
 
 
 def read_reply(
-    content: RecordDict, like: Weights, metrics: Metrics, expected: Expected, alpha: float
+    content: RecordDict,
+    like: Weights,
+    metrics: Metrics,
+    expected: Expected,
+    alpha: float,
+    unpacked: Callable[[Weights], Weights] = lambda sent: sent,
 ) -> Reply:
-    """Read a client's reply: a contribution and metrics like others.
+    """Read a client's reply: tensors and metrics like others.
 
     alpha: how much the client's loss counts, whatever it says itself.
+    unpacked: gives the contribution that the tensors stand for.
     """
     data = payload(content)
     decoded = decode(data, like=like if len(data) > _REFUSAL else None)
@@ -151,8 +158,10 @@ def read_reply(
         raise MessageError("its work was not finite, it says")
     known = {**_ALWAYS, JOINT_LOSS: "mean", **{name: metric.how for name, metric in metrics.items()}}
     measured = decoded.facts.inner("metrics")
+    sent = decoded.hold_to(like).tensors
     return Reply(
-        decoded.hold_to(like).tensors,
+        unpacked(sent),
+        nbytes(sent),
         _metrics(measured, known, expected, alpha),
         seconds=decoded.facts.finite("seconds", least=0, most=_HUGE),
         left_out=[name for name in measured.facts if name not in known],

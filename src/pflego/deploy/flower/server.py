@@ -43,7 +43,15 @@ def serve(grid: Grid, config: AppConfig, *, poll: float = _POLL) -> Run:
             raise UserError(f"the run in {config.out} is of other clients than {', '.join(sorted(wanted))}")
         federation, model = members.federation(), config.model(members.shape)
         engine = FlowerEngine(
-            grid, roll, members, model, config.algorithm, config.seed, deployment=config.deployment, poll=poll
+            grid,
+            roll,
+            members,
+            model,
+            config.algorithm,
+            config.seed,
+            deployment=config.deployment,
+            poll=poll,
+            compression=config.assignment.compression,
         )
         engine.assemble()
         experiment = Experiment(config.settings, federation, model, config.algorithm)

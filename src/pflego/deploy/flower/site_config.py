@@ -19,6 +19,7 @@ from pflego.declaration import arguments, declared
 from pflego.deploy.flower.facts import check_id
 from pflego.deploy.flower.terms import Terms
 from pflego.errors import SettingError, unknown
+from pflego.exchange.compression import Compression, compression_of
 from pflego.federation.roster import Client, ClientId
 from pflego.learning.model import Model
 from pflego.learning.problem import Streaming
@@ -39,6 +40,7 @@ class Assignment:
     model_options: Mapping[str, object]  # those of `models.build`
     seed: int
     streaming: Streaming
+    compression: Compression | None = None  # of what it sends
 
     @classmethod
     def read(cls, config: Mapping[str, object], *, allowed: Collection[str] | None = None) -> Assignment:
@@ -75,6 +77,7 @@ class Assignment:
             model_options=arguments(models.build, given),
             seed=seed,
             streaming=Streaming(**arguments(Streaming, given)),
+            compression=compression_of(given.get("compression")),
         )
 
     def model(self, shape: tuple[int, ...]) -> Model:
@@ -92,6 +95,7 @@ class Assignment:
             **self.model_options,
             "seed": self.seed,
             **asdict(self.streaming),
+            "compression": None if self.compression is None else str(self.compression),
         }
 
 
