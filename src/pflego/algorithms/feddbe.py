@@ -74,6 +74,10 @@ class FedDBE(FedAvg):
         """b_i = 0."""
         return {SHIFT: torch.zeros(problem.model.features, dtype=problem.model.weight_dtype)}
 
+    def exact(self, name: str) -> bool:
+        """The mean of features is taken once."""
+        return name in (MEAN, KNOWN) or super().exact(name)
+
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on model and shift; send how far the model went, and in the beginning its mean features."""
         ended, mean = self._steps(shared, state, problem)

@@ -30,6 +30,10 @@ _LENGTH = "length"  # (s_i, 1): of both together a mean can be had, also where s
 class FedNova(FedAvg):
     """One model for everybody, averaged by how far clients go per step."""
 
+    def exact(self, name: str) -> bool:
+        """The mean length is a ratio."""
+        return name == _LENGTH or super().exact(name)
+
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on a copy of the model; send how far it went, per step, and how many those were."""
         rate = self.rate_of(problem.at(), shared, list(shared))  # before it decays, by as much for everybody

@@ -175,7 +175,7 @@ class LocalEngine:
                 memory_of(self.states[problem.client.id]),
                 turn.now,
                 problem.client.id,
-                but=self.algorithm.largest,
+                exact=self.algorithm.exact,
             )
         seconds = time.perf_counter() - start
         outcome = self._outcome(received, turn, problem, update, sent, sent=sent)

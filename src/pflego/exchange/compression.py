@@ -11,13 +11,14 @@ client's state and added to what it sends next, so that nothing is lost for good
 
 A client packs its contribution, tensor by tensor, after all transforms, and the server unpacks it before it combines
 it. Sizes depend on shapes alone, so the server knows them beforehand. A tensor that would not become smaller is sent as
-it is. The draws of RandomPart are known to both sides from the seed: where the numbers stand is not sent.
+it is, and so are statistics that are neither gradients nor differences. The draws of RandomPart are known to both sides
+from the seed: where the numbers stand is not sent.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Annotated, ClassVar, TypeAlias
@@ -62,7 +63,16 @@ class Compression(ABC):
     """A way to make a tensor small."""
 
     feedback: ClassVar[bool]  # whether what is left out is kept and sent later
-    linear: ClassVar[bool] = False  # whether packed forms may be added up: the sum of them unpacks to the sum
+
+    @property
+    def linear(self) -> bool:
+        """Whether packed forms may be added up: their sum unpacks to the sum of what they stand for."""
+        return False
+
+    @property
+    def sparse(self) -> bool:
+        """Whether clients of a round send different numbers each, and nothing of the others."""
+        return False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -155,9 +165,14 @@ class RandomPart(Compression):
         return f"random:{self.share:g}" + ("/common" if self.common else "")
 
     @property
-    def linear(self) -> bool:  # type: ignore[override]
-        """Whether packed forms may be added up."""
+    def linear(self) -> bool:
+        """Add up where all send the same numbers."""
         return self.common
+
+    @property
+    def sparse(self) -> bool:
+        """Each client sends its own, unless they are common."""
+        return not self.common
 
     def size(self, numbers: int, width: int) -> int:
         """Count the numbers that are sent."""
@@ -195,6 +210,11 @@ class Top(Compression):
 
     def __str__(self) -> str:
         return f"top:{self.share:g}"
+
+    @property
+    def sparse(self) -> bool:
+        """Each client sends its own."""
+        return True
 
     def size(self, numbers: int, width: int) -> int:
         """Count the numbers that are sent, and their places: a bit for every number, or four bytes for each sent."""
@@ -263,7 +283,7 @@ def pack(
     now: Round,
     client: ClientId,
     *,
-    but: Collection[str] = (),
+    exact: Callable[[str], bool] = lambda name: False,
 ) -> tuple[Weights, Weights, Weights]:
     """Make a contribution small: give what is sent, what the server will take it for, and the client's new memory.
 
@@ -271,14 +291,14 @@ def pack(
     ----------
     memory
         What the client's state has kept, as `memory_of` gives it.
-    but
-        Names that are sent as they are.
+    exact
+        Says of which names tensors are sent as they are: `Algorithm.exact`.
     """
     sent: Weights = {}
     kept = dict(memory)
     whole: Weights = {}
     for name, tensor in contribution.items():
-        if name in but or not compression.shrinks(tensor):
+        if exact(name) or not compression.shrinks(tensor):
             sent[name] = tensor
         else:
             whole[name] = tensor
@@ -287,7 +307,7 @@ def pack(
                 whole[name] = tensor + memory[place].to(tensor)
             parts = compression.pack(whole[name], Draw(now, client, name))
             sent |= {f"{name}{_PART}{part}": one for part, one in parts.items()}
-    taken = unpack(compression, sent, contribution, now, client, but=but)
+    taken = unpack(compression, sent, contribution, now, client, exact=exact)
     if compression.feedback:
         kept |= {f"{_MEMORY}{now.exchange}/{name}": (one - taken[name]).cpu() for name, one in whole.items()}
     return sent, taken, kept
@@ -300,12 +320,12 @@ def unpack(
     now: Round,
     client: ClientId,
     *,
-    but: Collection[str] = (),
+    exact: Callable[[str], bool] = lambda name: False,
 ) -> Weights:
     """Give the contribution that was sent, like another one in names, shapes and types."""
     found: Weights = {}
     for name, tensor in like.items():
-        if name in but or not compression.shrinks(tensor):
+        if exact(name) or not compression.shrinks(tensor):
             found[name] = sent[name]
         else:
             own = f"{name}{_PART}"

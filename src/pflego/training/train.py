@@ -37,6 +37,7 @@ from pflego.exchange.aggregation import Aggregation, Mean, aggregation_of
 from pflego.exchange.compression import Compression, compression_of
 from pflego.exchange.liars import Liars, liars_of
 from pflego.exchange.objective import Objective, objective_of
+from pflego.exchange.robust import Median, TrimmedMean
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
 from pflego.federation.draws import Participation, Unequal, spelled
@@ -344,6 +345,12 @@ def _check_together(plan: Plan, algorithm: Algorithm) -> None:
         raise SettingError(
             f"{algorithm.name} keeps a sum over all clients at the server, which is right only where all have the same "
             "chance to take part and nobody comes or goes: use another method, or participation like 20 or binomial:0.2"
+        )
+    sparse = plan.compression is not None and plan.compression.sparse
+    if sparse and isinstance(plan.aggregation, Median | TrimmedMean):
+        raise SettingError(
+            f"aggregation={plan.aggregation} looks at every number by itself, and under compression={plan.compression} "
+            "most clients send no such number: take quantise:8, or another rule"
         )
     if plan.objective is not None and not algorithm.follows_objectives:
         raise SettingError(

@@ -236,7 +236,7 @@ class FlowerEngine:
         """Give the contribution that a client's tensors stand for."""
         if self.compression is None:
             return sent
-        return unpack(self.compression, sent, like, now, client, but=self.algorithm.largest)
+        return unpack(self.compression, sent, like, now, client, exact=self.algorithm.exact)
 
     def _limit(self, norms: Sequence[float]) -> float:
         """Compute the largest norm a reply may have: relative to the others, and as set.
