@@ -78,3 +78,25 @@ def test_an_attacker_is_right_more_often_without_noise_and_never_more_than_epsil
     assert exact["right"] >= 0.8
     assert noisy["most"] < 0.6
     assert noisy["right"] < exact["right"]
+
+
+def test_bytes_and_accuracy_are_noted_drawn_and_not_trained_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, picture = tmp_path / "found.json", tmp_path / "found.png"
+    words = f"--clients 4 --participation 2 --rounds 4 --every 2 --kinds none,sign --json {out} --picture {picture}"
+    monkeypatch.setattr(sys, "argv", ["compression.py", *words.split()])
+    runpy.run_path(str(FOLDER / "compression.py"), run_name="__main__")
+    said, found = capsys.readouterr().out, out.read_text()
+    rows = {(row["method"], row["compression"]): row for row in json.loads(found)}
+    assert rows.keys() == {(m, k) for m in ("pflego", "fedavg") for k in ("none", "sign")}
+    for method in ("pflego", "fedavg"):
+        plain, signs = rows[method, "none"], rows[method, "sign"]
+        assert signs["bytes_up"] < plain["bytes_up"] / 25
+        assert plain["megabytes"] == pytest.approx(
+            [plain["bytes_up"] * 2 * t / 1e6 for t in (2, 4)], abs=1e-4
+        )
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    runpy.run_path(str(FOLDER / "compression.py"), run_name="__main__")
+    assert out.read_text() == found
+    assert capsys.readouterr().out == said

@@ -59,8 +59,14 @@ if TYPE_CHECKING:
     from pflego.errors import SettingError as SettingError
     from pflego.errors import UntrustedError as UntrustedError
     from pflego.errors import UserError as UserError
+    from pflego.exchange import liars as liars
     from pflego.exchange import metrics as metrics
     from pflego.exchange.aggregation import Mean as Mean
+    from pflego.exchange.compression import Quantise as Quantise
+    from pflego.exchange.compression import RandomPart as RandomPart
+    from pflego.exchange.compression import Sign as Sign
+    from pflego.exchange.compression import Top as Top
+    from pflego.exchange.liars import Liars as Liars
     from pflego.exchange.metrics import Metric as Metric
     from pflego.exchange.objective import Agnostic as Agnostic
     from pflego.exchange.objective import CVaR as CVaR
@@ -112,6 +118,8 @@ _HOMES = {
         "UserError",
     ],
     "pflego.exchange.aggregation": ["Mean"],
+    "pflego.exchange.compression": ["Quantise", "RandomPart", "Sign", "Top"],
+    "pflego.exchange.liars": ["Liars"],
     "pflego.exchange.metrics": ["Metric"],
     "pflego.exchange.objective": ["Agnostic", "CVaR", "QFair"],
     "pflego.exchange.privacy": ["ClientPrivacy"],
@@ -136,6 +144,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {
     "cost": "pflego.runs.cost",
     "joining": "pflego.after.joining",
+    "liars": "pflego.exchange.liars",
     "metrics": "pflego.exchange.metrics",
     "models": "pflego.models",
     "neighbours": "pflego.after.neighbours",

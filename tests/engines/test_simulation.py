@@ -15,6 +15,7 @@ import pflego
 from pflego.engines import simulation
 from pflego.engines.local import LocalEngine
 from pflego.engines.simulation import SimulationEngine
+from pflego.exchange.compression import Compression
 from pflego.exchange.transforms import Transform
 from pflego.federation.roster import ClientId
 from pflego.learning.problem import Problems
@@ -60,12 +61,16 @@ class InMemory:
     def engine(
         self, problems: Problems, algorithm: pflego.Algorithm, states: Mapping[ClientId, Weights]
     ) -> SimulationEngine:
-        self.carried = pickle.dumps(LocalEngine(problems, algorithm, {}, self.transforms, together=False))
+        local = LocalEngine(
+            problems, algorithm, {}, self.transforms, together=False, compression=self.compression
+        )
+        self.carried = pickle.dumps(local)
         here = LocalEngine(problems, algorithm, states)
         return SimulationEngine(here, b"", MemoryGrid({}, self.nodes), list(self.nodes), lambda: True)
 
     def train(self, case: Case) -> Run:
         self.transforms: Sequence[Transform] = case.options.get("transforms", ())  # type: ignore[assignment]
+        self.compression: Compression | None = case.options.get("compression")  # type: ignore[assignment]
         return case.train(engine=self.engine)
 
 
@@ -79,6 +84,9 @@ class InMemory:
         "own metrics",
         "own rule",
         "clipped",
+        "quantised",
+        "feedback, lossy",
+        "liars",
         "two exchanges",
         "answers",
     ],

@@ -53,6 +53,8 @@ FIXED: dict[str, dict[str, Any]] = {
     "objective": {"objective": pflego.QFair(1.0)},
     "aggregation": {"aggregation": pflego.Median()},
     "privacy": {"privacy": pflego.ClientPrivacy(noise=0.0)},
+    "liars": {"liars": "sign@0.4"},
+    "compression": {"compression": "quantise:8"},
     "slice_size": {"slice_size": 3},
     "memory": {"memory": "64MB"},
     "speedup": {"speedup": "gram"},

@@ -114,6 +114,9 @@ CASES = {
     "own rule": Case(pflego.FedAvg(steps=3), {"aggregation": Loudest()}),
     "own rule for sums": Case(pflego.FedAvg(steps=3), {"aggregation": Damped()}),
     "clipped": Case(pflego.PFLEGO(steps=3), {"transforms": [pflego.Clip(0.01)]}),
+    "quantised": Case(pflego.PFLEGO(steps=3), {"compression": pflego.Quantise(4)}),
+    "feedback, lossy": Case(pflego.FedAvg(steps=3, client_lr=0.1), {**LOSSY, "compression": pflego.Top(0.2)}),
+    "liars": Case(pflego.PFLEGO(steps=3), {"liars": "samples+noise@0.4"}),
     "equal weights": Case(pflego.FedAvg(steps=3, client_lr=0.1), {**LOSSY, "weighting": "equal"}),
     "private": Case(
         pflego.PFLEGO(steps=3),

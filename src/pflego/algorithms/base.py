@@ -87,6 +87,13 @@ class Algorithm(ABC):
         """Names in contributions of which the server takes the largest; all others are added up by their weights."""
         return frozenset()
 
+    def exact(self, name: str) -> bool:
+        """Tell whether a name in contributions is of a statistic, such as one that the server divides by.
+
+        It is no gradient and no difference, so it is sent as it is, and never compressed.
+        """
+        return name in self.largest
+
     def sent_alone(self, name: str) -> bool:
         """Tell whether the server gets contributions of a name one by one, as `name` of each client, and no sum.
 

@@ -20,6 +20,7 @@ MEANS = "class/means"  # shared: P, (classes, M)
 KNOWN = "class/known"  # shared: 1 for classes that have a mean, 0 for others
 SUMS = "class/sums"  # sent: S_i, (classes, M)
 SHARES = "class/shares"  # sent: n_i, (classes,)
+SENT = (SUMS, SHARES)
 
 
 def unknown_means(model: Model, classes: int) -> Weights:

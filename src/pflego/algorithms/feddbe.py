@@ -82,6 +82,10 @@ class FedDBE(FedAvg):
         shift = torch.zeros(problem.model.features, dtype=problem.model.weight_dtype)
         return {SHIFT: shift, **super().init_state(problem, seed)}
 
+    def exact(self, name: str) -> bool:
+        """The mean of features is taken once."""
+        return name in (MEAN, KNOWN) or super().exact(name)
+
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on model and shift; send how far the model went, and in the beginning its mean features."""
         ended, mean = self._steps(shared, state, problem)

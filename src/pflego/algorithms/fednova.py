@@ -36,6 +36,10 @@ class FedNova(FedAvg):
     abilities = frozenset({"personal parts", "training mode"})
     divides_by_counts = True
 
+    def exact(self, name: str) -> bool:
+        """The mean length is a ratio."""
+        return name == _LENGTH or super().exact(name)
+
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on a copy of the model; send how far it went, per step, and how many those were."""
         start = self.whole(shared, state, problem)

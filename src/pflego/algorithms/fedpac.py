@@ -95,6 +95,10 @@ class FedPAC(FedRep):
         head = self._first_head(problem.model, problem.outputs, seed)
         return {**head, **problem.model.personal_weights()}
 
+    def exact(self, name: str) -> bool:
+        """Means of classes are ratios, and heads are combined by statistics of the moment."""
+        return name in (*class_means.SENT, _BIAS, _VARIANCE) or super().exact(name)
+
     def sent_alone(self, name: str) -> bool:
         """Heads and their statistics are what the server combines for each client, by itself."""
         return name.startswith(_ALONE)

@@ -54,6 +54,10 @@ class FedProto(LocalSteps):
         """theta_0 and W_i."""
         return {**problem.model.weights(), **self.new_head(problem, seed)}
 
+    def exact(self, name: str) -> bool:
+        """Prototypes are ratios, of the newest sums alone."""
+        return name in class_means.SENT or super().exact(name)
+
     def client_update(self, now: Round, shared: Weights, state: Weights, problem: Problem) -> Update:
         """tau steps on the whole model; send sums of features and numbers of samples."""
         weights = self.adapt(shared, state, problem)

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from pflego.cli import data, deploy, paper, theory
 from pflego.cli.advise import advise
+from pflego.cli.attack import attack
 from pflego.cli.compare import compare
 from pflego.cli.evaluate import evaluate
 from pflego.cli.export import export
@@ -50,6 +51,7 @@ _EVERYTHING = ("data", "model", "method", "run")
 _ONE_PROCESS = ["engine"]
 app.command(cls=taking(*_EVERYTHING))(run)
 app.command(cls=taking(*_EVERYTHING, without=["algorithm", "out", "track", *_ONE_PROCESS]))(compare)
+app.command(cls=taking(*_EVERYTHING, without=["aggregation", "liars", "out", "track", *_ONE_PROCESS]))(attack)
 app.command(cls=taking("data", "model", only=["steps", "participation", "seed", "device"]))(advise)
 app.command(cls=taking(*_EVERYTHING, without=["out", "track", "states", "checkpoint_every", *_ONE_PROCESS]))(
     tune

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
 import typer
 
 from pflego.cli import options
 from pflego.cli.terminal import say
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from pflego.comparison.tables import Sheet
 
 
 def compare(
@@ -61,7 +56,7 @@ def compare(
     """
     given = options.given(context)
 
-    from pflego.cli.console import Console
+    from pflego.cli.console import Console, shown
     from pflego.comparison.compare import compare as train_all
     from pflego.comparison.compare import draw_curves
     from pflego.comparison.protocols import find_protocol
@@ -97,7 +92,7 @@ def compare(
     console = Console()
     made = sheets(entries, theirs)
     for sheet in made:
-        console.print(_shown(sheet))
+        console.print(shown(sheet))
     written = {"md": as_markdown(made), "tex": as_latex(made), "csv": as_csv(entries)}
     for suffix, text in written.items():
         write_atomically(out / f"comparison.{suffix}", text.encode())
@@ -105,21 +100,3 @@ def compare(
     beside = f"pflego report {quote(str(out))}/*/seed-{first} --out {quote(str(out / 'report.html'))}"
     for line in (f"results in {out}, curves in {picture}", f"client by client: {beside}"):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _shown(sheet: Sheet) -> Table:
-    """Turn a sheet into what the terminal shows."""
-    from rich.table import Table
-
-    table = Table(title=sheet.title, title_justify="left", caption_justify="left")
-    table.caption = "\n".join(sheet.notes)
-    table.add_column("method", no_wrap=True)
-    for heading in sheet.columns:
-        table.add_column(heading, justify="right")
-    for title, rows in sheet.groups.items():
-        if title:
-            table.add_row(f"[italic]{title}[/italic]")
-        for row in rows:
-            table.add_row(*row)
-        table.add_section()
-    return table

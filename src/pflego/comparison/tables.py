@@ -41,12 +41,13 @@ assert set(KINDS) == set(get_args(Family))
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table: rows of cells, the method's name first, in groups; a group without a title stands for all."""
+    """A table: rows of cells, a name first, in groups; a group without a title stands for all."""
 
     title: str
     columns: Sequence[str]
     groups: Mapping[str, Sequence[Sequence[str]]]
     notes: Sequence[str] = field(default_factory=list)
+    rows: str = "method"  # what rows are the names of
 
 
 def sheets(entries: Sequence[Entry], protocol: Protocol | None = None) -> list[Sheet]:
@@ -64,29 +65,29 @@ def sheets(entries: Sequence[Entry], protocol: Protocol | None = None) -> list[S
     }
     quality = {
         name: [
-            *(_mean([getattr(e.summary, key) for e in own], scale) for key in figures),
+            *(mean_and_spread([getattr(e.summary, key) for e in own], scale) for key in figures),
             *([behind[name].cell(scale) if name != best else "–"] if behind else []),
             *([_published(protocol, name)] if protocol else []),
-            _mean([e.summary.loss for e in own], digits=4),
+            mean_and_spread([e.summary.loss for e in own], digits=4),
         ]
         for name, own in ranked.items()
     }
     clients = {
         name: [
-            *(_mean([getattr(e.summary, key) for e in own], scale) for key in _OVER_CLIENTS),
-            _mean([e.summary.gini for e in own], digits=3),
+            *(mean_and_spread([getattr(e.summary, key) for e in own], scale) for key in _OVER_CLIENTS),
+            mean_and_spread([e.summary.gini for e in own], digits=3),
         ]
         for name, own in ranked.items()
     }
     cost = {
         name: [
             f"{own[0].cost.forward_passes:.4g} + {own[0].cost.backward_passes:.4g}",
-            _mean([e.cost.flops / 1e9 for e in own], digits=3),
-            _mean([e.cost.memory / 1e6 for e in own], digits=1),
-            _mean([(e.cost.bytes_up + e.cost.bytes_down) / 1e6 for e in own]),
-            _mean([e.cost.joules() for e in own]),
-            _mean([e.cost.seconds for e in own], digits=4),
-            _mean([e.summary.seconds for e in own], digits=1),
+            mean_and_spread([e.cost.flops / 1e9 for e in own], digits=3),
+            mean_and_spread([e.cost.memory / 1e6 for e in own], digits=1),
+            mean_and_spread([(e.cost.bytes_up + e.cost.bytes_down) / 1e6 for e in own]),
+            mean_and_spread([e.cost.joules() for e in own]),
+            mean_and_spread([e.cost.seconds for e in own], digits=4),
+            mean_and_spread([e.summary.seconds for e in own], digits=1),
         ]
         for name, own in ranked.items()
     }
@@ -204,7 +205,12 @@ def _published(protocol: Protocol, name: str) -> str:
     return "–" if figure is None else f"{figure:.2f}"
 
 
-def _mean(values: Sequence[float | None], scale: float = 1, digits: int = 2) -> str:
+def mean_and_spread(values: Sequence[float | None], scale: float = 1, digits: int = 2) -> str:
+    """Write a mean ± standard deviation over seeds; of one seed, its figure.
+
+    >>> mean_and_spread([0.5, 0.7, None], scale=100), mean_and_spread([])
+    ('60.00 ± 14.14', '–')
+    """
     known = [value * scale for value in values if value is not None]
     if not known:
         return "–"
@@ -215,7 +221,7 @@ def as_markdown(made: Sequence[Sheet]) -> str:
     """Write tables as Markdown."""
     parts = []
     for sheet in made:
-        lines = [f"**{sheet.title}**", "", f"| method | {' | '.join(sheet.columns)} |"]
+        lines = [f"**{sheet.title}**", "", f"| {sheet.rows} | {' | '.join(sheet.columns)} |"]
         lines.append("| --- |" + " ---: |" * len(sheet.columns))
         for title, rows in sheet.groups.items():
             if title:
@@ -231,7 +237,7 @@ def as_latex(made: Sequence[Sheet]) -> str:
     for sheet in made:
         width = len(sheet.columns) + 1
         lines = [rf"% {sheet.title}", rf"\begin{{tabular}}{{l{'r' * len(sheet.columns)}}}", r"\toprule"]
-        lines += [" & ".join(map(_latex, ["method", *sheet.columns])) + r" \\", r"\midrule"]
+        lines += [" & ".join(map(_latex, [sheet.rows, *sheet.columns])) + r" \\", r"\midrule"]
         for title, rows in sheet.groups.items():
             if title:
                 lines.append(rf"\multicolumn{{{width}}}{{l}}{{\emph{{{_latex(title)}}}}} \\")
@@ -242,13 +248,18 @@ def as_latex(made: Sequence[Sheet]) -> str:
 
 def as_csv(entries: Sequence[Entry]) -> str:
     """Write every figure of every method and seed, unrounded, one line each."""
-    rows = []
+    rows: list[dict[str, object]] = []
     for entry in entries:
         row = entry.row()
         cost = {f"round_{key}": value for key, value in vars(entry.cost).items()}
         rate = {} if entry.rate is None else {"chosen": f"{entry.rate.name}={entry.rate.value}"}
         left_out = ("cost", "curves", "rate")
         rows.append({k: v for k, v in row.items() if k not in left_out} | cost | rate)
+    return lines_of(rows)
+
+
+def lines_of(rows: Sequence[Mapping[str, object]]) -> str:
+    """Write rows as CSV; what a row does not have stays blank."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")

@@ -75,7 +75,7 @@ def inspect(app: Path, node_config: str) -> Inspection:
     measured = {name: metric.how for exchange in played for name, metric in exchange.metrics.items()}
     return Inspection(
         once={name: sent[name] for name in asdict(facts)},
-        message=[line for exchange in played for line in _lines(exchange.contribution)],
+        message=[line for exchange in played for line in _lines(exchange.sent)],
         metrics=_figures(measured, private=assignment.privacy is not None, secure=secure),
         privacy=assignment.privacy,
         received=[line for exchange in played for line in _lines(exchange.received)],

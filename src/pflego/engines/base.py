@@ -42,6 +42,12 @@ class Outcome:
     contribution: Weights | None  # None: it is in a sum with others'
     bytes_up: int
     finite: bool  # fit for use: no infinity and no NaN in what was sent, kept or measured
+    packed: Weights | None = None  # what stands for the contribution on the wire, where that is compressed
+
+    @property
+    def sent(self) -> Weights:
+        """What is on the wire."""
+        return (self.contribution or {}) if self.packed is None else self.packed
 
 
 @dataclass(frozen=True)

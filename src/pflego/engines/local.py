@@ -16,6 +16,7 @@ from pflego.engines.base import Gathered, Outcome, Turn, Work
 from pflego.engines.parallel import map_in_threads
 from pflego.engines.rehearsal import rehearse
 from pflego.errors import SettingError, calling, named, shortened
+from pflego.exchange.compression import Compression, memory_of, pack, without_memory
 from pflego.exchange.metrics import Metric, check_names, largest, mean
 from pflego.exchange.objective import JOINT_LOSS
 from pflego.exchange.round import Update
@@ -58,6 +59,8 @@ class LocalEngine:
         Whether a client's loss and test result are looked at after its work.
     training
         Whether its result on its training data is looked at too.
+    compression
+        How a contribution is made small for the wire, after all transforms.
     """
 
     problems: Problems
@@ -67,10 +70,11 @@ class LocalEngine:
     together: bool = True
     evaluate: bool = True
     training: bool = False
+    compression: Compression | None = None
 
     def personal(self, shared: Weights, problem: Problem, *, adapt: bool = False) -> Weights:
         """Give the weights of a client's own model, its state first made ready for the shared ones if asked to."""
-        state = to(self.states[problem.client.id], problem.device)
+        state = self._state(problem)
         if adapt:
             state = self.algorithm.adapt(shared, state, problem)
         return self.algorithm.personal(shared, state, problem)
@@ -152,14 +156,15 @@ class LocalEngine:
     def _adds_up(self) -> bool:
         # clients whose backbones differ cannot go through one together
         one_backbone = not self.problems.model.personal_names
-        return one_backbone and self.together and not self.transforms and works_in_groups(self.algorithm)
+        as_they_are = not self.transforms and self.compression is None
+        return one_backbone and self.together and as_they_are and works_in_groups(self.algorithm)
 
     def _group(self, turns: Sequence[Turn], shared: Weights) -> _Done:
         """Let clients work together, or one by one where that comes to nothing."""
         start = time.perf_counter()
         if len(turns) > 1:
             problems = [self._problem(turn) for turn in turns]
-            states = [to(self.states[problem.client.id], problem.device) for problem in problems]
+            states = [self._state(problem) for problem in problems]
             updates, summed = self.algorithm.group_update(
                 [turn.now for turn in turns], shared, states, problems, [turn.weight for turn in turns]
             )
@@ -173,14 +178,38 @@ class LocalEngine:
 
     def _alone(self, turn: Turn, shared: Weights) -> tuple[Outcome, float]:
         problem = self._problem(turn)
-        state = to(self.states[problem.client.id], problem.device)
+        state = self._state(problem)
         received = {**shared, **turn.answer}
         start = time.perf_counter()
         update = self.algorithm.client_update(turn.now, received, state, problem)
         sent = self._transformed(update.contribution, turn)
+        packed: Weights | None = None
+        memory: Weights = {}
+        if self.compression is not None and is_finite(sent):
+            packed, sent, memory = pack(
+                self.compression,
+                sent,
+                memory_of(self.states[problem.client.id]),
+                turn.now,
+                problem.client.id,
+                exact=self.algorithm.exact,
+            )
         seconds = time.perf_counter() - start
         [outcome] = self._outcomes(received, [turn], [problem], [update], sent)
-        return replace(outcome, contribution=sent), seconds
+        outcome = replace(outcome, contribution=sent)
+        if packed is not None:
+            outcome = replace(
+                outcome,
+                state={**outcome.state, **memory},
+                packed=packed,
+                bytes_up=nbytes(packed),
+                finite=outcome.finite and is_finite(memory),
+            )
+        return outcome, seconds
+
+    def _state(self, problem: Problem) -> Weights:
+        """Give what a client has kept for its method."""
+        return to(without_memory(self.states[problem.client.id]), problem.device)
 
     def _problem(self, turn: Turn) -> Problem:
         return self.problems[turn.position].at(turn.now.seed, turn.now.number)

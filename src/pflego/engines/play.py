@@ -14,8 +14,10 @@ import numpy.typing as npt
 
 from pflego.algorithms.base import Algorithm
 from pflego.engines.base import Engine, Gathered, Outcome, Rehearsing, Turn, Work
+from pflego.engines.hostile import spoiled
 from pflego.errors import SettingError
 from pflego.exchange.aggregation import Aggregation, Mean
+from pflego.exchange.liars import Liars
 from pflego.exchange.metrics import Metric, combine, largest, total
 from pflego.exchange.objective import JOINT_LOSS, Objective
 from pflego.exchange.privacy import ClientPrivacy, Guard, key_of
@@ -91,6 +93,8 @@ class Exchange:
         How far contributions are clipped and how much noise their sum gets; None: neither.
     noise_key
         What that noise is a function of; None: the seed.
+    liars
+        Clients that send something else than their work, in a simulation.
     """
 
     algorithm: Algorithm
@@ -102,6 +106,7 @@ class Exchange:
     objective: Objective | None = None
     privacy: ClientPrivacy | None = None
     noise_key: bytes | None = None
+    liars: Liars | None = None
 
     @classmethod
     def of(
@@ -127,7 +132,8 @@ class Exchange:
     @property
     def sums(self) -> bool:
         """Whether contributions may be added up before they are sent: all that is asked for is a sum."""
-        return self.aggregation.additive and not self.transforms and self.privacy is None
+        as_they_are = not self.transforms and self.privacy is None and self.liars is None
+        return self.aggregation.additive and as_they_are
 
     def round(self, number: int, exchange: int = 0) -> Round:
         """Return what the server knows of a round."""
@@ -202,6 +208,8 @@ class Exchange:
                 for turn in self.emphasise(self.turns(now, cohort), watch)
             ]
             work = engine.run(turns, shared)
+            if self.liars is not None:
+                work = spoiled(work, self.liars, turns, now, ids=ids, largest=self.algorithm.largest)
             sound = [outcome for outcome in work.outcomes if outcome.finite]  # the others did nothing of use
             gathered = engine.pool(self._gather(turns, work, [o for o in sound if arrives(o)], takes, guard))
             states = {outcome.client: outcome.state for outcome in sound}

@@ -21,6 +21,7 @@ class Rehearsed:
 
     received: Weights
     contribution: Weights
+    sent: Weights  # what stands for it on the wire
     metrics: Metrics
     state: Weights
 
@@ -36,7 +37,8 @@ class _Recorder:
         work = self.local.run(turns, shared)
         [turn], [outcome] = turns, work.outcomes
         received = {**shared, **turn.answer}
-        self.seen.append(Rehearsed(received, outcome.contribution or {}, outcome.metrics, outcome.state))
+        contribution = outcome.contribution or {}
+        self.seen.append(Rehearsed(received, contribution, outcome.sent, outcome.metrics, outcome.state))
         return work
 
     def pool(self, gathered: Gathered) -> Gathered:

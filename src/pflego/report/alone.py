@@ -93,7 +93,7 @@ def _value(run: Run, position: int, rounds: int) -> float | None:
     shared = to(algorithm.init_shared(run.model, problems.outputs, seed), place)
     states = {client.id: to(algorithm.init_state(problems[0], seed), place)}
     engine = LocalEngine(problems, algorithm, states, run.plan.transforms)
-    unhindered = replace(run.plan, participation=Everyone(), population=None, network=Network())
+    unhindered = replace(run.plan, participation=Everyone(), population=None, network=Network(), liars=None)
     exchange = unhindered.exchange(algorithm, problems.federation)
     server: Weights = {}
     for number in range(1, rounds + 1):

@@ -27,6 +27,7 @@ from pflego.algorithms.base import Algorithm
 from pflego.engines.base import Gathered, Outcome, Turn, Work
 from pflego.engines.local import LocalEngine
 from pflego.engines.play import Exchange
+from pflego.exchange.compression import Compression
 from pflego.federation.draws import Participation, expected
 from pflego.federation.participation import Everyone
 from pflego.federation.roster import Federation
@@ -118,14 +119,27 @@ def median_client(federation: Federation) -> int:
 
 
 def client_cost(
-    exchange: Exchange, problems: Problems, position: int, shared: Weights, state: Weights
+    exchange: Exchange,
+    problems: Problems,
+    position: int,
+    shared: Weights,
+    state: Weights,
+    *,
+    compression: Compression | None = None,
 ) -> Cost:
     """Let one client work through a round a few times, and measure it. What it does is thrown away."""
     client = problems.federation.ids[position]
 
     def work(watch: AbstractContextManager[object] | None = None) -> _AtWork:
         states, ids = {client: state}, problems.federation.ids
-        local = LocalEngine(problems, exchange.algorithm, states, exchange.transforms, evaluate=False)
+        local = LocalEngine(
+            problems,
+            exchange.algorithm,
+            states,
+            exchange.transforms,
+            evaluate=False,
+            compression=compression,
+        )
         engine = _AtWork(local, watch or nullcontext())
         exchange.play(engine, 1, shared, {}, [position], ids=ids, keep=states.update)
         return engine

@@ -12,6 +12,8 @@ from pflego.algorithms.base import Algorithm
 from pflego.engines.play import Exchange
 from pflego.errors import SettingError
 from pflego.exchange.aggregation import Aggregation, Mean
+from pflego.exchange.compression import Compression
+from pflego.exchange.liars import Liars
 from pflego.exchange.objective import Agnostic, Objective
 from pflego.exchange.privacy import ClientPrivacy
 from pflego.exchange.transforms import Transform
@@ -35,10 +37,12 @@ class Plan:
     network: Network = Network()
     weighting: WeightingName = "samples"
     objective: Objective | None = None
+    liars: Liars | None = None
     aggregation: Aggregation = Mean()
     missing: Missing = "zero"
     privacy: ClientPrivacy | None = None
     transforms: Sequence[Transform] = ()
+    compression: Compression | None = None
     streaming: Streaming = Streaming()
     seed: int = 0
     evaluate_every: int | None = 10
@@ -61,11 +65,18 @@ class Plan:
             self.objective,
             self.privacy,
             self.secret,
+            self.liars,
         )
+
+    def data(self, federation: Federation) -> Federation:
+        """Give what clients train on: their own data, unless some lie about it."""
+        return federation if self.liars is None else self.liars.data(federation, seed=self.seed)
 
     def _standings(self, federation: Federation) -> Callable[[int], Standing]:
         """Give how much clients count by round; what does not change is computed once."""
         ids, sizes = federation.ids, federation.sizes
+        if self.liars is not None:
+            sizes = self.liars.counts(ids, sizes, seed=self.seed)
         arrival = 1 - self.network.dropout if self.missing == "inverse" else 1.0
 
         def standing(number: int) -> Standing:

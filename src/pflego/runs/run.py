@@ -191,7 +191,9 @@ class Run:
         position = median_client(self.federation) if client is None else self.federation.position(client)
         state = to(self.states[self.federation[position].id], self.problems.device)
         exchange = self.plan.exchange(self.algorithm, self.federation)
-        return client_cost(exchange, self.problems, position, self.shared, state)
+        return client_cost(
+            exchange, self.problems, position, self.shared, state, compression=self.plan.compression
+        )
 
     def report(self, path: str | Path, *, alone: bool | None = None) -> Path:
         """Write a page to look at: curves, clients and cost, in one HTML file that opens offline.

@@ -12,6 +12,8 @@ from pflego.declaration import arguments, opening
 from pflego.engines.local import LocalEngine
 from pflego.errors import FolderError, SettingError, UntrustedError, UserError, path_of
 from pflego.exchange.aggregation import Aggregation, Mean, aggregation_of
+from pflego.exchange.compression import compression_of
+from pflego.exchange.liars import liars_of
 from pflego.exchange.objective import objective_of
 from pflego.exchange.privacy import privacy_of
 from pflego.federation.draws import Participation
@@ -95,8 +97,9 @@ def _open(
     if isinstance(federation, RemoteFederation):
         plan = replace(plan, population=federation.population)
     place = devices.resolve(device, model.dtype)
-    problems = Problems(federation, model.to(place), place, plan.streaming, algorithm.labels)
-    states = kept_states(federation, model, algorithm, plan.seed, begin)
+    data = plan.data(federation)
+    problems = Problems(data, model.to(place), place, plan.streaming, algorithm.labels)
+    states = kept_states(data, model, algorithm, plan.seed, begin)
     return Run(
         problems=problems,
         algorithm=algorithm,
@@ -123,6 +126,8 @@ def plan_of(tables: Tables, participation: Participation | None = None) -> Plan:
         "population": _again("population", lambda: population_of(run.get("population"))),
         "objective": _again("objective", lambda: objective_of(run.get("objective"))),
         "privacy": _again("privacy", lambda: privacy_of(run.get("privacy"))),
+        "compression": _again("compression", lambda: compression_of(run.get("compression"))),
+        "liars": _again("liars", lambda: liars_of(run.get("liars"))),
         "aggregation": _rule(run.get("aggregation", "mean")),
         "joined_after": joined_after(tables),
     }

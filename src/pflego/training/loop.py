@@ -14,6 +14,7 @@ from pflego.algorithms.base import newcomer
 from pflego.engines.base import Changing, Engine, Outcome
 from pflego.engines.play import SLOWEST, Played
 from pflego.errors import UserError
+from pflego.exchange.compression import without_memory
 from pflego.exchange.metrics import ABOVE_BOUND, RATE_OVER_BOUND, Metric
 from pflego.federation.remote import RemoteFederation
 from pflego.federation.roster import ClientId
@@ -189,7 +190,7 @@ class Training:
             return
         problem = run.problems[cohort[0]]
         [turn, *_] = self._exchange.turns(self._exchange.round(1), cohort)
-        state = to(run.states[problem.client.id], problem.device)
+        state = to(without_memory(run.states[problem.client.id]), problem.device)
         if words := run.algorithm.warn(turn.now, run.shared, state, problem):
             warnings.warn(words, RateWarning, stacklevel=3)
 

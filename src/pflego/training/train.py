@@ -35,8 +35,11 @@ from pflego.engines.peers import Peers, joined
 from pflego.errors import FolderError, SettingError, UserError, calling, named, shortened
 from pflego.exchange import aggregation as rules
 from pflego.exchange.aggregation import Aggregation, Mean, aggregation_of
+from pflego.exchange.compression import Compression, compression_of
+from pflego.exchange.liars import Liars, liars_of
 from pflego.exchange.objective import Objective, objective_of
 from pflego.exchange.privacy import ClientPrivacy, privacy_of
+from pflego.exchange.robust import Median, TrimmedMean
 from pflego.exchange.transforms import Transform
 from pflego.exchange.weighting import Missing, WeightingName
 from pflego.federation.draws import Participation, Unequal, spelled
@@ -83,7 +86,9 @@ def train(
     objective: Annotated[Objective | str | None, Reads(objective_of)] = None,
     aggregation: Annotated[Aggregation | str, Reads(aggregation_of)] = Mean(),
     privacy: Annotated[ClientPrivacy | str | None, Reads(privacy_of)] = None,
+    liars: Annotated[Liars | str | None, Reads(liars_of), Simulated] = None,
     transforms: Annotated[Sequence[Transform], InPython] = (),
+    compression: Annotated[Compression | str | None, Reads(compression_of)] = None,
     slice_size: Whole | None = None,
     memory: str | float = "1GB",
     speedup: Speedup = "none",
@@ -146,8 +151,16 @@ def train(
         Differential privacy of everything shared, for each client as a whole: clip=1,noise=1,delta=1e-5, and if wanted
         max_epsilon=8, before which training stops, or quantile=0.5, which the clip then follows. Needs equal weighting.
         In Python `ClientPrivacy(clip, noise, delta, max_epsilon)`.
+    liars
+        Clients that lie, in a simulation, and which share of all they are: sign@0.2, scale:10@0.2, noise:10@0.2,
+        samples:10+sign@0.2 (false sample counts, and more), labels@0.2, shuffle@0.2, little@0.2. If not given, nobody
+        does. `pflego attack` tries many against many rules. In Python `Liars(SignFlip(), 0.2)`.
     transforms
         What happens to a contribution on its client, before it is sent, in this order.
+    compression
+        How contributions are made small for the wire, after all transforms: quantise:8 (bits) or random:0.1 (share of
+        the numbers), which are unbiased; top:0.05 or sign, whose error a client keeps and sends later. If not given,
+        they are sent as they are. In Python `Quantise(8)`, `RandomPart(0.1)`, `Top(0.05)`, `Sign()`.
     slice_size
         Samples that go through a backbone at a time, for the same result. If not given, as is fastest: a client's all
         at once, or 32 images where there are convolutions.
@@ -197,9 +210,11 @@ def train(
         weighting=weighting,
         objective=objective_of(objective),
         aggregation=aggregation_of(aggregation),
+        liars=liars_of(liars),
         missing=missing,
         privacy=privacy_of(privacy),
         transforms=transforms,
+        compression=compression_of(compression),
         streaming=Streaming(None if slice_size is None else int(slice_size), memory, speedup),
         seed=seed,
         evaluate_every=evaluate_every,
@@ -213,6 +228,13 @@ def train(
     else:
         plan.check(federation.ids)
     _check_together(plan, algorithm)
+    if plan.liars is not None and isinstance(federation, RemoteFederation):
+        raise SettingError("liars= is for simulations: sites on Flower are as honest as they are")
+    if plan.liars is not None and plan.liars.conspire and engine == "distributed":
+        raise SettingError(
+            f"liars={plan.liars} know each other's work, and under the engine 'distributed' that is in several "
+            "processes: take engine='local'"
+        )
     algorithm.check_model(model)
     plan = _affordable(plan, algorithm, federation)
     place = devices.resolve(device, model.dtype)
@@ -229,15 +251,24 @@ def train(
                 plan = _affordable(replace(plan, joined_after=late), algorithm, federation)
         if plan.privacy is not None and isinstance(federation, RemoteFederation):
             plan = replace(plan, secret=_secret(folder, begin, checkpoint_every))
-        problems = Problems(federation, model.to(place), place, plan.streaming, algorithm.labels)
+        data = plan.data(federation)
+        problems = Problems(data, model.to(place), place, plan.streaming, algorithm.labels)
         if begin is None:
             begin = Checkpoint(0, algorithm.init_shared(model, problems.outputs, seed), {})
         stored = None if own.all() else _elsewhere(federation, own)
         if folder is not None and (states == "disk" or stored is not None):
             stored = folder.state
-        kept = kept_states(federation, model, algorithm, seed, begin, stored, in_memory=states == "memory")
+        kept = kept_states(data, model, algorithm, seed, begin, stored, in_memory=states == "memory")
         together = plan.network.lossless and plan.exchange(algorithm, federation).sums
-        here = LocalEngine(problems, algorithm, kept, transforms, together, training=evaluate_training)
+        here = LocalEngine(
+            problems,
+            algorithm,
+            kept,
+            transforms,
+            together,
+            training=evaluate_training,
+            compression=plan.compression,
+        )
         with _worker(engine, here, peers, own) as worker:
             run = Run(
                 problems=problems,
@@ -338,6 +369,12 @@ def _check_together(plan: Plan, algorithm: Algorithm) -> None:
             f"{algorithm.name} keeps a sum over all clients at the server, which is right only where all have the same "
             "chance to take part and nobody comes or goes: use another method, or participation like 20 or binomial:0.2"
         )
+    sparse = plan.compression is not None and plan.compression.sparse
+    if sparse and isinstance(plan.aggregation, Median | TrimmedMean):
+        raise SettingError(
+            f"aggregation={plan.aggregation} looks at every number by itself, and under compression={plan.compression} "
+            "most clients send no such number: take quantise:8, or another rule"
+        )
     if plan.objective is not None and not algorithm.follows_objectives:
         raise SettingError(
             f"objective={plan.objective} multiplies the gradient of a client's full loss by a function of that loss, "
@@ -409,6 +446,8 @@ def _tables(given: dict[str, object], plan: Plan) -> Tables:
     run["population"] = None if wanted is None else str(wanted)
     run["objective"] = None if plan.objective is None else str(plan.objective)
     run["privacy"] = None if plan.privacy is None else str(plan.privacy)
+    run["compression"] = None if plan.compression is None else str(plan.compression)
+    run["liars"] = None if plan.liars is None else str(plan.liars)
     run["out"] = None if given["out"] is None else str(given["out"])
     if callable(given["engine"]):
         del run["engine"]

@@ -60,6 +60,7 @@ def here(
     aggregation: str = "mean",
     missing: Missing = "zero",
     personal: str | None = None,
+    compression: str | None = None,
 ) -> pflego.Run:
     """The same in one process."""
     own = {"steps": CONFIG["steps"], **METHODS[method]}
@@ -74,6 +75,7 @@ def here(
         objective=objective,
         aggregation=aggregation,
         missing=missing,
+        compression=compression,
         seed=5,
         evaluate_every=2,
         device="cpu",

@@ -217,6 +217,10 @@ def _check_sums(settings: Settings) -> None:
         raise SettingError(
             "secure sums hide the contributions that privacy= clips at the server: take one of the two"
         )
+    if settings.value("compression") is not None:
+        raise SettingError(
+            "secure sums add up masked numbers, each as long as its range asks for: compression= would save nothing"
+        )
     if not rule.additive:
         raise SettingError(
             f"the aggregation {settings.value('aggregation')} looks at single contributions, which secure sums hide: "

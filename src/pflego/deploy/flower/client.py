@@ -62,7 +62,7 @@ def train(message: Message, context: Context) -> Message:
     seat.answers.check(question, seat.site.terms)
     asked.hold_to(seat.desk.received(now.exchange))
     outcome, seconds = seat.work(now, asked.tensors, asked.digest)
-    sent = outcome.contribution if outcome.finite and outcome.contribution else {}
+    sent = outcome.sent if outcome.finite else {}
     seat.answers.note(question, sent, kept=outcome.finite)
     log.info("round %d: %d bytes leave: %s", now.number, outcome.bytes_up, ", ".join(sent) or "no weights")
     return Message(pack_outcome(outcome, seconds, private=seat.private), reply_to=message)

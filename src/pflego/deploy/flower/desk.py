@@ -17,6 +17,7 @@ from pflego.engines import rehearsal
 from pflego.engines.base import Outcome, Turn
 from pflego.engines.local import LocalEngine
 from pflego.engines.rehearsal import Rehearsed
+from pflego.exchange.compression import Compression
 from pflego.exchange.round import Round
 from pflego.federation.roster import Client, Federation
 from pflego.learning import device as devices
@@ -41,6 +42,7 @@ class Desk:
     streaming: Streaming = Streaming()
     device: str = "cpu"
     schema: Schema | None = None  # how its values became tensors
+    compression: Compression | None = None  # of what it sends
 
     @classmethod
     def of(
@@ -52,7 +54,15 @@ class Desk:
         model = assignment.model(facts.shape)
         assignment.algorithm.check_model(model)
         return cls(
-            client, common, model, assignment.algorithm, assignment.seed, assignment.streaming, device, schema
+            client,
+            common,
+            model,
+            assignment.algorithm,
+            assignment.seed,
+            assignment.streaming,
+            device,
+            schema,
+            assignment.compression,
         )
 
     @cached_property
@@ -86,7 +96,9 @@ class Desk:
 
     def engine(self, state: Weights) -> LocalEngine:
         """Make the engine that does the work: the same that runs a whole federation in one process."""
-        return LocalEngine(self.problems, self.algorithm, {self.client.id: state})
+        return LocalEngine(
+            self.problems, self.algorithm, {self.client.id: state}, compression=self.compression
+        )
 
     def work(self, now: Round, received: Weights, state: Weights) -> tuple[Outcome, float]:
         """Do a round's work; give what came of it, and how long it took."""
@@ -108,7 +120,7 @@ class Desk:
 def rehearse(desk: Desk) -> list[Rehearsed]:
     """Play a round with one client; give what was received and sent in each of its exchanges."""
     states = {desk.client.id: desk.first()}
-    engine = LocalEngine(desk.problems, desk.algorithm, states)
+    engine = LocalEngine(desk.problems, desk.algorithm, states, compression=desk.compression)
     return rehearsal.rehearse(engine, desk.problems, desk.algorithm, states, seed=desk.seed)
 
 
@@ -118,8 +130,11 @@ def shapes(members: Members, model: Model, algorithm: Algorithm, seed: int) -> d
     return {name: tensor.shape for name, tensor in shared.items()}
 
 
-def stand_in(members: Members, model: Model, algorithm: Algorithm, seed: int) -> Desk:
+def stand_in(
+    members: Members, model: Model, algorithm: Algorithm, seed: int, compression: Compression | None = None
+) -> Desk:
     """Make ready a client like those of a federation, with one sample of zeros."""
     x = torch.zeros((1, *members.shape), dtype=getattr(torch, members.dtype))
     y = torch.tensor(members.classes[:1]) if members.classes else torch.zeros((1, members.outputs))
-    return Desk(Client("rehearsal", x, y), Common.of(members), model, algorithm, seed)
+    client, common = Client("rehearsal", x, y), Common.of(members)
+    return Desk(client, common, model, algorithm, seed, compression=compression)

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median_high
 
 from flwr.app import Message, MessageType, RecordDict
@@ -39,13 +40,15 @@ from pflego.deploy.flower.roll import Present, Roll
 from pflego.engines.base import Gathered, Outcome, Turn, Work
 from pflego.engines.rehearsal import Rehearsed
 from pflego.errors import UserError
+from pflego.exchange.compression import Compression, unpack
 from pflego.exchange.metrics import Metrics
+from pflego.exchange.round import Round
 from pflego.federation.members import Members
 from pflego.federation.remote import RemoteFederation
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import Score
 from pflego.learning.model import Model
-from pflego.weights import Weights, nbytes, norm
+from pflego.weights import Weights, norm
 
 log = logging.getLogger("flwr.pflego")
 
@@ -72,6 +75,8 @@ class FlowerEngine:
         Whether clients send no figures, and no reply is judged by the others'.
     poll
         Seconds between two looks at whose reply is there.
+    compression
+        How clients make what they send small.
     """
 
     grid: Grid
@@ -83,6 +88,7 @@ class FlowerEngine:
     deployment: Deployment
     private: bool = False
     poll: float = 1.0
+    compression: Compression | None = None
     members: Members = field(init=False)
     federation: RemoteFederation = field(init=False)  # as of the last round that was settled
     _rehearsed: list[Rehearsed] = field(init=False)
@@ -93,7 +99,9 @@ class FlowerEngine:
 
     def __post_init__(self) -> None:
         self._meet(max(1, self.membership.members.settled))
-        self._rehearsed = rehearse(stand_in(self.members, self.model, self.algorithm, self.seed))
+        self._rehearsed = rehearse(
+            stand_in(self.members, self.model, self.algorithm, self.seed, self.compression)
+        )
 
     def assemble(self) -> None:
         """Wait for everybody at the start, as long as the deployment says."""
@@ -240,10 +248,11 @@ class FlowerEngine:
             try:
                 sound[client] = read_reply(
                     reply.content,
-                    like.contribution,
+                    like.sent,
                     like.metrics,
                     self._expected(client),
                     now.alpha,
+                    partial(self._unpacked, like.contribution, now, client),
                     private=self.private,
                 )
             except MessageError as error:
@@ -272,6 +281,12 @@ class FlowerEngine:
             del sound[client]
         if sound:
             log.info("norms of the replies: median %.3g, limit %.3g", median_high(norms.values()), limit)
+
+    def _unpacked(self, like: Weights, now: Round, client: ClientId, sent: Weights) -> Weights:
+        """Give the contribution that a client's tensors stand for."""
+        if self.compression is None:
+            return sent
+        return unpack(self.compression, sent, like, now, client, exact=self.algorithm.exact)
 
     def _limit(self, norms: Sequence[float]) -> float:
         """Compute the largest norm a reply may have: relative to the others, and as set.
@@ -310,6 +325,6 @@ class FlowerEngine:
             state={},  # stays where it is
             metrics=metrics,
             contribution=contribution,
-            bytes_up=nbytes(contribution),
+            bytes_up=0 if reply is None else reply.bytes_up,
             finite=reply is not None,
         )

@@ -7,7 +7,7 @@ byte is taken for a number, facts are taken one by one, checked, and metrics are
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -20,7 +20,7 @@ from pflego.exchange.objective import JOINT_LOSS, Emphasis
 from pflego.exchange.round import Round
 from pflego.learning.evaluation import Score
 from pflego.learning.task import TaskName
-from pflego.weights import Weights
+from pflego.weights import Weights, nbytes
 
 WELCOME = "train.welcome"  # the kind of message that asks a client to join
 _PAYLOAD = "payload"
@@ -124,9 +124,9 @@ def pack_outcome(outcome: Outcome, seconds: float, *, private: bool = False) -> 
     if not outcome.finite:
         return pack({}, {"finite": False})
     if private:
-        return pack(outcome.contribution or {}, {"finite": True, "seconds": 0.0, "metrics": {}})
+        return pack(outcome.sent, {"finite": True, "seconds": 0.0, "metrics": {}})
     metrics = {name: [metric.total, metric.how, metric.weight] for name, metric in outcome.metrics.items()}
-    return pack(outcome.contribution or {}, {"finite": True, "seconds": seconds, "metrics": metrics})
+    return pack(outcome.sent, {"finite": True, "seconds": seconds, "metrics": metrics})
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,7 @@ class Reply:
     """What a client has sent, checked."""
 
     contribution: Weights
+    bytes_up: int  # of what stood for it on the wire
     metrics: Metrics
     seconds: float
     left_out: list[str]  # metrics that the method does not have
@@ -169,23 +170,29 @@ def read_reply(
     metrics: Metrics,
     expected: Expected,
     alpha: float,
+    unpacked: Callable[[Weights], Weights] = lambda sent: sent,
     *,
     private: bool = False,
 ) -> Reply:
-    """Read a client's reply: a contribution and metrics like others.
+    """Read a client's reply: tensors and metrics like others.
 
-    alpha: how much the client's loss counts, whatever it says itself. private: what else it says is not looked at.
+    alpha: how much the client's loss counts, whatever it says itself.
+    unpacked: gives the contribution that the tensors stand for.
+    private: what else it says is not looked at.
     """
     data = payload(content)
     decoded = decode(data, like=like if len(data) > _REFUSAL else None)
     if not decoded.facts.one("finite", (bool,)):
         raise MessageError("its work was not finite, it says")
     if private:
-        return Reply(decoded.hold_to(like).tensors, {}, seconds=0.0, left_out=[])
+        sent = decoded.hold_to(like).tensors
+        return Reply(unpacked(sent), nbytes(sent), {}, seconds=0.0, left_out=[])
     known = {**ALWAYS, JOINT_LOSS: "mean", **{name: metric.how for name, metric in metrics.items()}}
     measured = decoded.facts.inner("metrics")
+    sent = decoded.hold_to(like).tensors
     return Reply(
-        decoded.hold_to(like).tensors,
+        unpacked(sent),
+        nbytes(sent),
         _metrics(measured, known, expected, alpha),
         seconds=decoded.facts.finite("seconds", least=0, most=_HUGE),
         left_out=[name for name in measured.facts if name not in known],

@@ -68,7 +68,9 @@ def _engine(
         from pflego.deploy.flower.secure.engine import SecureEngine
 
         return SecureEngine(*parts, poll=poll, folder=config.out / "sums")
-    return FlowerEngine(*parts, private=config.assignment.privacy is not None, poll=poll)
+    wanted = config.assignment
+    private = wanted.privacy is not None
+    return FlowerEngine(*parts, private=private, poll=poll, compression=wanted.compression)
 
 
 class _Log(Callback):

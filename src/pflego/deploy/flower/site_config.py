@@ -20,6 +20,7 @@ from pflego.deploy.flower.facts import Facts, check_id, classes_in
 from pflego.deploy.flower.secure.settings import SecureSum
 from pflego.deploy.flower.terms import Terms
 from pflego.errors import SettingError, unknown
+from pflego.exchange.compression import Compression, compression_of
 from pflego.exchange.privacy import ClientPrivacy, privacy_of
 from pflego.federation.roster import Client, ClientId
 from pflego.learning.model import Model
@@ -44,6 +45,7 @@ class Assignment:
     privacy: ClientPrivacy | None = None
     classes: frozenset[int] = frozenset()  # that there are, where the app names them
     secure: SecureSum = SecureSum()
+    compression: Compression | None = None  # of what it sends
 
     @classmethod
     def read(cls, config: Mapping[str, object], *, allowed: Collection[str] | None = None) -> Assignment:
@@ -85,6 +87,7 @@ class Assignment:
             privacy=privacy_of(given.get("privacy")),
             classes=classes_in(str(given.get("classes", ""))),
             secure=secure,
+            compression=compression_of(given.get("compression")),
         )
 
     def facts(self, client: Client, schema: Schema | None) -> Facts:
@@ -108,6 +111,7 @@ class Assignment:
             **asdict(self.streaming),
             "privacy": None if self.privacy is None else str(self.privacy),
             **self.secure.settings(),
+            "compression": None if self.compression is None else str(self.compression),
         }
 
 
