@@ -39,6 +39,9 @@ def load(
     task: TaskName | None = None,
     test_share: Probability | None = None,
     drop: Sequence[str] | None = None,
+    category: Sequence[str] | None = None,
+    ordered: Sequence[str] | None = None,
+    date: Sequence[str] | None = None,
     scale: bool | None = None,
     gaps: Gaps | None = None,
     size: int | str | None = None,
@@ -89,12 +92,20 @@ def load(
         column `split` of train and test, in folders train and test, in x_test.
     drop
         Columns to leave out; on the command line, any number of times.
+    category
+        Columns of codes: every value is a category, though it is a number; any number of times.
+    ordered
+        Columns whose texts have an order, column=least<...<most; any number of times. Each becomes its position, a
+        number like any other: "size=small<medium<large".
+    date
+        Columns of dates, which become days since 1970, a number like any other; any number of times.
     scale
         Bring a table's numbers to mean 0 and standard deviation 1, as is done if not given. These are the mean and
         deviation of all clients' training rows; labels of a regression are scaled, too.
     gaps
-        Missing values: refuse them (if not given), drop their rows, or fill them with the mean. Categories are then
-        filled with none.
+        Missing values: refuse them (if not given), drop their rows, or fill them with the mean, by indicator marked.
+        "mean": of all clients' training rows; categories are filled with none. "indicator": the same, and every column
+        with gaps has one more input, 1 where a value is missing.
     size
         Size of pictures, 32 or 48x32; if not given, all must have the same.
     schema
@@ -117,7 +128,7 @@ def load(
     if isinstance(seed, bool) or not isinstance(seed, Integral):
         raise SettingError(f"seed must be a whole number, not {shortened(seed)}")
     wanted = Partition(clients, classes_per_client, partition, alpha, column)
-    reading = Reading(label, task, test_share, drop, scale, gaps, size, schema)
+    reading = Reading(label, task, test_share, drop, category, ordered, date, scale, gaps, size, schema)
     source: dict[str, object] = {"data": str(data)} if isinstance(data, str | Path) else {}
     if own.is_own(data):
         _refuse({"split": split, "rotations": rotations, "data_dir": data_dir}, "data sets that have a name")

@@ -75,12 +75,9 @@ def _from_path(path: Path, wanted: Reading, column: str | None, *, seed: int) ->
 def _table(
     files: Mapping[Path, Piece], place: Path, wanted: Reading, column: str | None, *, seed: int
 ) -> Pool:
-    known, drop = wanted.known(), wanted.drop or ()
-    table = read_files(
-        files,
-        lambda names, file: without(drop, names, file),
-        texts=known.categorical if known else (),
-    )
+    drop = wanted.drop or ()
+    texts = tabular.kinds_of(wanted).texts
+    table = read_files(files, lambda names, file: without(drop, names, file), texts=texts)
     return tabular.pool(table, str(place), wanted, column, seed=seed)
 
 
