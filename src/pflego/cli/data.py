@@ -21,7 +21,7 @@ app.command(cls=options.taking("data", only=["seed"]))(check)
 
 @app.command("list", cls=options.taking(only=["data_dir"]))
 def list_sets(context: typer.Context) -> None:
-    """List the data sets, and where they are or how large they are to download."""
+    """List the data sets, who their clients are by nature, and where they are or how large they are to download."""
     from rich.table import Table
 
     from pflego.cli.console import Console
@@ -39,7 +39,7 @@ def list_sets(context: typer.Context) -> None:
             f"{line.test:,}",
             f"{line.classes:,}" if line.classes else "–",
             "×".join(map(str, line.shape)),
-            line.where,
+            f"{line.clients}: {line.where}" if line.clients else line.where,
         )
     Console().print(table)
 
@@ -55,14 +55,16 @@ def get(
     """
     from pflego.data import sets
     from pflego.data.sets.cache import arrays
-    from pflego.data.sets.embedded import EMBEDDED
+    from pflego.data.sets.catalogue import KNOWN
 
     for name in names:
-        if name in EMBEDDED:
+        entry = KNOWN.get(name)
+        if entry is not None and not entry.remotes and not entry.home:
             say(f"{name} is embedded, there is nothing to fetch")
             continue
         source = sets.get(name, data_dir=_data_dir(context))
-        arrays(name, source)
+        if entry is None or not entry.tables:
+            arrays(name, source)
         say(f"{name} is in {source.place}")
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 
-from pflego.data import own
+from pflego.data import named_tables, own
 from pflego.data.blocks import Array, take
-from pflego.data.dataset import DataSet
-from pflego.data.division import Partition, PartitionName, divide
+from pflego.data.dataset import DataSet, Preparation
+from pflego.data.division import Partition, PartitionName, divide, staying
+from pflego.data.named_tables import TABLES
 from pflego.data.own import Own
 from pflego.data.own.pool import Gaps, Pool, Reading
 from pflego.data.partition import Indices
@@ -35,6 +37,8 @@ def load(
     column: str | None = None,
     split: Literal["drawing", "paper"] | None = None,
     rotations: Annotated[int | None, Limits(least=1, most=4)] = None,
+    window: Whole | None = None,
+    minimum: Whole | None = None,
     label: str | None = None,
     task: TaskName | None = None,
     test_share: Probability | None = None,
@@ -46,6 +50,7 @@ def load(
     gaps: Gaps | None = None,
     size: int | str | None = None,
     schema: str | Path | Schema | None = None,
+    leave_out: Sequence[str] | None = None,
     ids: Annotated[Sequence[ClientId] | None, InPython] = None,
     seed: Annotated[int, InPython] = 0,
     data_dir: str | Path | None = None,
@@ -55,7 +60,8 @@ def load(
     Parameters
     ----------
     data
-        The name of a data set (digits, diabetes, mnist, fashion-mnist, emnist, cifar10, omniglot), or data of your own:
+        The name of a data set (digits, diabetes, mnist, fashion-mnist, emnist, cifar10, omniglot), or of a federation
+        whose clients are real (watch, heart, schools, schools-hsb82, shakespeare), or data of your own:
         a CSV or Parquet file with a column of clients; a folder of CSV, Parquet or .npz files, a client a file, or
         of pictures in client/class; a .npz file with x_train, y_train, x_test and y_test; a table of pandas, polars
         or Arrow; a data set of Hugging Face's library, or {"train": ..., "test": ...} of them; a function from a
@@ -76,13 +82,18 @@ def load(
     alpha
         Of the Dirichlet partition, 0.5 if not given: the smaller, the more clients differ.
     column
-        Column that names the clients; in a .npz file, the arrays <column>_train and <column>_test.
+        Column that names the clients; in a .npz file, the arrays <column>_train and <column>_test. Of watch, person (if
+        not given) or side, which makes two clients of a person.
     split
         How omniglot's test images are set aside: by drawing (if not given), or as in the paper, which leaks.
         "drawing": 5 of 20 drawings, then all are rotated; "paper": rotated first, so that a drawing can be on both
         sides.
     rotations
         In how many rotations omniglot's drawings are given, 4 if not given: by 0, 90, 180 and 270 degrees.
+    window
+        How long a sample is: 100 moments of watch's series, or 80 characters of shakespeare, if not given.
+    minimum
+        How many characters a role of shakespeare must have to be a client, 10,000 if not given.
     label
         Column of labels; if not given, the one that is called label, target, y or class.
     task
@@ -111,6 +122,9 @@ def load(
     schema
         File that says how values become inputs, as pflego data schema writes it, for a site that has only data of its
         own.
+    leave_out
+        Clients that do not take part, by their names; any number of times. Nothing is learned from them, so that each
+        can come later as somebody new: pflego join.
     ids
         The clients, where data is a function.
     seed
@@ -131,20 +145,34 @@ def load(
     reading = Reading(label, task, test_share, drop, category, ordered, date, scale, gaps, size, schema)
     source: dict[str, object] = {"data": str(data)} if isinstance(data, str | Path) else {}
     if own.is_own(data):
-        _refuse({"split": split, "rotations": rotations, "data_dir": data_dir}, "data sets that have a name")
-        pool = own.read(data, reading, column=column, ids=ids, seed=seed)
+        preparing = {"split": split, "rotations": rotations, "window": window, "minimum": minimum}
+        _refuse({**preparing, "data_dir": data_dir}, "data sets that have a name")
+        pool = own.read(data, reading, column=column, ids=ids, seed=seed, leave_out=leave_out or ())
         if pool.ids is not None:
             return _with_own_clients(pool, pool.ids, wanted, {**source, "data_seed": seed})
         found, made = _undivided(pool, wanted), pool.schema
     else:
-        reading.refuse_all(f"for data of your own, in tables or folders, not for {data}")
         _refuse({"ids": ids}, "a function")
-        found = data_set(str(data), data_dir=data_dir, split=split, rotations=rotations, seed=seed)
+        if data_dir is not None:
+            source["data_dir"] = str(data_dir)
+        preparation = Preparation(split, rotations, window, minimum, test_share)
+        if str(data) in TABLES:
+            replace(preparation, test_share=None).refuse_others(str(data), ())
+            _refuse({"column": column}, "data of your own")
+            pool = named_tables.read(
+                str(data), reading, data_dir=data_dir, seed=seed, leave_out=leave_out or ()
+            )
+            return _with_own_clients(pool, pool.ids or [], wanted, {**source, "data_seed": seed})
+        replace(reading, test_share=None).refuse_all(
+            f"for data of your own, in tables or folders, not for {data}"
+        )
+        found = data_set(str(data), data_dir=data_dir, wanted=preparation, seed=seed)
         made = None
     division = divide(found, wanted, seed=seed)
     source |= {**division.settings, **found.prepared, "data_seed": seed}
-    if data_dir is not None:
-        source["data_dir"] = str(data_dir)
+    if leave_out:
+        source["leave_out"] = list(leave_out)
+        division = division.of(staying(division.ids, leave_out))
     x_train, x_test = _shares(found.x_train, division.train), _shares(found.x_test, division.test)
     y_train, y_test = _shares(found.y_train, division.train), _shares(found.y_test, division.test)
     return Federation(
@@ -162,13 +190,14 @@ def _with_own_clients(
         raise DataError(
             f"{pool.name} has clients of its own: leave partition, classes_per_client and alpha out"
         )
-    if wanted.clients not in (None, len(ids)):
-        raise DataError(
-            f"{pool.name} has {len(ids)} clients of its own: leave clients out, or say {len(ids)}"
-        )
+    count = len(ids) + len(pool.left_out)
+    if wanted.clients not in (None, count):
+        raise DataError(f"{pool.name} has {count} clients of its own: leave clients out, or say {count}")
+    if pool.left_out:
+        source["leave_out"] = list(pool.left_out)
     return Federation(
         [Client(client_id, *share) for client_id, share in zip(ids, pool.shares, strict=True)],
-        source={**source, "clients": len(ids), **pool.settings},
+        source={**source, "clients": count, **pool.settings},
         schema=pool.schema,
     )
 

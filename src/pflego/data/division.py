@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pflego.data.dataset import DataSet
 from pflego.data.partition import Indices, by_column, dirichlet, draw_classes, iid, in_shares, round_robin
+from pflego.data.problems import listed
 from pflego.errors import DataError
 from pflego.federation.roster import ClientId
 
@@ -39,6 +40,11 @@ class Division:
     train: list[Indices]
     test: list[Indices]
     settings: dict[str, object]
+
+    def of(self, positions: Sequence[int]) -> Division:
+        """Give the same for some of the clients."""
+        train, test = ([part[k] for k in positions] for part in (self.train, self.test))
+        return Division([self.ids[k] for k in positions], train, test, self.settings)
 
 
 def divide(found: DataSet, wanted: Partition, *, seed: int) -> Division:
@@ -72,6 +78,17 @@ def divide(found: DataSet, wanted: Partition, *, seed: int) -> Division:
             f"{found.name} is too small for {len(sizes)} clients: client {sizes.index(0)} would get no sample"
         )
     return division
+
+
+def staying(ids: Sequence[ClientId], leave_out: Sequence[str]) -> list[int]:
+    """Give the positions of the clients that are not left out; refuse a name that nobody has, or that leaves nobody."""
+    names = list(map(str, ids))
+    if strangers := [name for name in leave_out if name not in names]:
+        raise DataError(f"no client is called {strangers[0]!r}, to be left out; there are {listed(names)}")
+    stay = [position for position, name in enumerate(names) if name not in leave_out]
+    if not stay:
+        raise DataError("leave_out names every client: somebody must stay")
+    return stay
 
 
 def _by_classes(found: DataSet, clients: int, each: int | str | None, seed: int) -> Division:

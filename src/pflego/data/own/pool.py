@@ -78,3 +78,4 @@ class Pool:
     shares: Sequence[Share]
     schema: Schema
     settings: Mapping[str, object]
+    left_out: Sequence[str] = ()  # clients that are there, but not among these

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from pflego.data.blocks import Array
+from pflego.data.division import staying
 from pflego.data.own import images
 from pflego.data.own.classes import Labels, labels, suspect
 from pflego.data.own.columns import Indices, Mask, alike, integers, kind_of, words
@@ -23,8 +25,16 @@ from pflego.errors import DataError, UserError
 from pflego.federation.roster import ClientId
 
 
-def pool(table: Table, place: str, wanted: Reading, column: str | None, *, seed: int) -> Pool:
-    """Read the clients' samples from a table."""
+def pool(
+    table: Table,
+    place: str,
+    wanted: Reading,
+    column: str | None,
+    *,
+    seed: int,
+    leave_out: Sequence[str] = (),
+) -> Pool:
+    """Read the clients' samples from a table, but for those of clients that are left out."""
     known = wanted.known()
     if known is not None:
         wanted.refuse(["label", "task", "drop", "scale", "size"], "said by the schema already")
@@ -36,6 +46,10 @@ def pool(table: Table, place: str, wanted: Reading, column: str | None, *, seed:
     if problems:
         raise DataProblems([f"{place}: {problem}" for problem in problems])
     ids, owners = clients(table, place, roles.client)
+    if ids is not None and leave_out:
+        stay = staying(ids, leave_out)
+        left = ~np.isin(owners, stay)
+        table, ids, owners = table.without(left), [ids[k] for k in stay], np.searchsorted(stay, owners[~left])
     found = _labels(table, place, roles.label, wanted.task, known)
     testing = _testing(table, roles)
     if testing is not None:
@@ -54,7 +68,8 @@ def pool(table: Table, place: str, wanted: Reading, column: str | None, *, seed:
     if testing is None:
         resolved["test_share"] = wanted.share
     whose = alone if ids is None and known is not None else ids
-    return Pool(Path(place).name, whose, order.shares(x, y), schema, wanted.settings(**resolved))
+    left_out = tuple(leave_out) if ids is not None else ()
+    return Pool(Path(place).name, whose, order.shares(x, y), schema, wanted.settings(**resolved), left_out)
 
 
 def kinds_of(wanted: Reading) -> ColumnKinds:
