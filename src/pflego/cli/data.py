@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pflego.cli import options
 from pflego.cli.check import DataArgument, check, holdings
 from pflego.cli.terminal import say
+
+if TYPE_CHECKING:
+    from pflego.federation.roster import Federation
 
 app = typer.Typer(
     help="Data sets: which there are, fetch them, see who gets what. Check your own before a run.",
@@ -99,7 +102,8 @@ def show(
         picture.draw(
             federation,
             out,
-            title=f"{Path(data).stem}: {len(federation)} clients, {federation.samples:,} training samples",
+            title=f"{Path(data).stem}: {len(federation)} clients, {federation.samples:,} training samples"
+            + _shifted(federation),
             class_names=entry.class_names if entry else schema_of(federation).class_names,
             picture=entry.picture if entry else (),
         )
@@ -129,6 +133,12 @@ def schema(
     make_folder(out.parent)
     write_atomically(out, written.encode())
     say(f"written to {out}")
+
+
+def _shifted(federation: Federation) -> str:
+    """Say in a title how clients were made different."""
+    said = federation.source
+    return f", shift: {said['shift']}, one row per client" if "shift" in said else ""
 
 
 def _data_dir(context: typer.Context) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Literal
@@ -21,6 +22,8 @@ from pflego.data.partition import Indices
 from pflego.data.problems import listed
 from pflego.data.schema import Schema
 from pflego.data.sets import data_set
+from pflego.data.sets.catalogue import KNOWN
+from pflego.data.shift import Shift, ShiftName
 from pflego.declaration import InPython, Limits, Positive, Probability, Whole, check_arguments
 from pflego.errors import DataError, SettingError, shortened
 from pflego.federation.roster import Client, ClientId, Federation
@@ -35,6 +38,9 @@ def load(
     partition: PartitionName | None = None,
     alpha: Positive | None = None,
     column: str | None = None,
+    shift: ShiftName | None = None,
+    groups: Whole | None = None,
+    label_noise: Probability | None = None,
     split: Literal["drawing", "paper"] | None = None,
     rotations: Annotated[int | None, Limits(least=1, most=4)] = None,
     window: Whole | None = None,
@@ -72,18 +78,30 @@ def load(
         Classes each client holds: a number, high (2, if not given), medium (half of them) or none (all). Fewer make
         clients more different; for partition="classes".
     partition
-        Who gets what: by classes (if not given), dirichlet, iid or by a column. "classes": every client draws its
-        classes, every class is held by somebody, and its samples are dealt out one at a time to the clients holding it,
-        for training and testing alike.
+        Who gets what: by classes (if not given), shards, dirichlet, quantity, iid or by a column. "classes": every
+        client draws its classes, every class is held by somebody, and its samples are dealt out one at a time to the
+        clients holding it, for training and testing alike.
+        "shards": samples are sorted by class and cut in equal shards, of which each client gets classes_per_client.
         "dirichlet": every class is divided in shares drawn from a Dirichlet distribution; a client that is left
         with nothing is given one sample of the client that has most.
+        "quantity": all samples are dealt out whatever their class, in shares drawn from a Dirichlet distribution.
         "iid": all samples are dealt out one at a time, as those of a regression are if nothing is given.
         "column": a column says whose a sample is, as the alphabet does in Omniglot.
     alpha
-        Of the Dirichlet partition, 0.5 if not given: the smaller, the more clients differ.
+        Of the partitions dirichlet and quantity, 0.5 if not given: the smaller, the more clients differ.
     column
         Column that names the clients; in a .npz file, the arrays <column>_train and <column>_test. Of watch, person (if
         not given) or side, which makes two clients of a person.
+    shift
+        What makes clients different beside who holds what: rotation, permutation, inversion, contrast or labels.
+        "rotation": images are turned by group / groups of a full turn; "permutation": pixels in an order of the group's
+        own; "inversion": bright for dark in every other group; "contrast": from full to a fifth; "labels": the same
+        inputs have other classes' names, drawn for each group but the first.
+    groups
+        How many groups of clients a shift tells apart, drawn at random and even in size; every client by itself, if not
+        given.
+    label_noise
+        Share of each client's training labels that are replaced by another of its classes.
     split
         How omniglot's test images are set aside: by drawing (if not given), or as in the paper, which leaks.
         "drawing": 5 of 20 drawings, then all are rotated; "paper": rotated first, so that a drawing can be on both
@@ -143,12 +161,14 @@ def load(
         raise SettingError(f"seed must be a whole number, not {shortened(seed)}")
     wanted = Partition(clients, classes_per_client, partition, alpha, column)
     reading = Reading(label, task, test_share, drop, category, ordered, date, scale, gaps, size, schema)
+    differing = Shift(shift, groups, label_noise)
     source: dict[str, object] = {"data": str(data)} if isinstance(data, str | Path) else {}
     if own.is_own(data):
         preparing = {"split": split, "rotations": rotations, "window": window, "minimum": minimum}
         _refuse({**preparing, "data_dir": data_dir}, "data sets that have a name")
         pool = own.read(data, reading, column=column, ids=ids, seed=seed, leave_out=leave_out or ())
         if pool.ids is not None:
+            _refuse(differing.settings, "data whose clients are drawn, or that have a name")
             return _with_own_clients(pool, pool.ids, wanted, {**source, "data_seed": seed})
         found, made = _undivided(pool, wanted), pool.schema
     else:
@@ -158,7 +178,7 @@ def load(
         preparation = Preparation(split, rotations, window, minimum, test_share)
         if str(data) in TABLES:
             replace(preparation, test_share=None).refuse_others(str(data), ())
-            _refuse({"column": column}, "data of your own")
+            _refuse({"column": column, **differing.settings}, "other data")
             pool = named_tables.read(
                 str(data), reading, data_dir=data_dir, seed=seed, leave_out=leave_out or ()
             )
@@ -169,14 +189,21 @@ def load(
         found = data_set(str(data), data_dir=data_dir, wanted=preparation, seed=seed)
         made = None
     division = divide(found, wanted, seed=seed)
-    source |= {**division.settings, **found.prepared, "data_seed": seed}
-    if leave_out:
-        source["leave_out"] = list(leave_out)
-        division = division.of(staying(division.ids, leave_out))
+    source |= {**division.settings, **found.prepared, **differing.settings, "data_seed": seed}
     x_train, x_test = _shares(found.x_train, division.train), _shares(found.x_test, division.test)
     y_train, y_test = _shares(found.y_train, division.train), _shares(found.y_test, division.test)
+    shares = differing.apply(
+        division.ids,
+        list(zip(x_train, y_train, x_test, y_test, strict=True)),
+        _picture(found),
+        seed=seed,
+    )
+    stay = range(len(division.ids))
+    if leave_out:
+        source["leave_out"] = list(leave_out)
+        stay = staying(division.ids, leave_out)
     return Federation(
-        [Client(*share) for share in zip(division.ids, x_train, y_train, x_test, y_test, strict=True)],
+        [Client(division.ids[k], *shares[k]) for k in stay],
         source=source,
         schema=made,
     )
@@ -212,6 +239,14 @@ def _undivided(pool: Pool, wanted: Partition) -> DataSet:
             f"clients=20 (--clients 20)"
         )
     return DataSet(pool.name, *pool.shares[0], prepared=pool.settings)
+
+
+def _picture(found: DataSet) -> Sequence[int]:
+    """Give the shape of a sample as an image; nothing where it is none."""
+    shape = found.x_train.shape[1:]
+    if found.name in KNOWN and prod(KNOWN[found.name].picture) == prod(shape):
+        return KNOWN[found.name].picture
+    return shape if found.x_train.dtype == np.uint8 and len(shape) in (2, 3) else ()
 
 
 def _refuse(settings: Mapping[str, object], owner: str) -> None:

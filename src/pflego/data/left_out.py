@@ -29,7 +29,8 @@ def left_out(federation: Federation, client_id: ClientId) -> tuple[Client, Schem
         )
     source, schema = federation.source, schema_of(federation)
     data, seed = str(source["data"]), int(str(source["data_seed"]))
-    if not schema.features:
+    drawn = schema.client is None and all(isinstance(other, int) for other in federation.ids)
+    if not schema.features or drawn:
         others = {name: value for name, value in source.items() if name != "leave_out"}
         everybody = load(data, seed=seed, **arguments(load, others))
         return next(client for client in everybody if str(client.id) == str(client_id)), schema
