@@ -7,6 +7,7 @@ import pytest
 
 import pflego
 from pflego import UserError
+from pflego.data.check import examine
 from pflego.data.named_tables import TABLES
 from pflego.data.sets.catalogue import KNOWN
 
@@ -31,6 +32,10 @@ def test_heart_is_four_hospitals_with_codes_as_categories_and_gaps_marked() -> N
     assert missing == [4, 291, 118, 198]  # UCI's question marks
     ill = [int((c.y_train == 1).sum() + (c.y_test == 1).sum()) for c in federation]
     assert ill == [139, 106, 115, 149]  # num > 0
+
+
+def test_nothing_looks_wrong_with_what_is_known_of_heart() -> None:
+    assert examine(pflego.load("heart")).warnings == []
 
 
 def test_what_is_listed_of_heart_is_so() -> None:

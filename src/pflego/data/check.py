@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from pflego.data.named_tables import TABLES
 from pflego.data.schema import Feature, Schema, schema_of
 from pflego.federation.roster import Client, ClientId, Federation
 
@@ -46,7 +47,7 @@ def examine(federation: Federation) -> Findings:
     facts = [_inputs(schema), _testing(federation, members)]
     facts += [_targets(members, schema)] if federation.classes is None else _overlap(classes, members)
     warnings = [
-        *_codes(members, schema),
+        *(_codes(members, schema) if federation.source.get("data") not in TABLES else []),
         *_unscaled(members, schema),
         *_leaks(members),
         *_poor(members),
@@ -174,7 +175,7 @@ def _codes(members: Sequence[Client], schema: Schema) -> list[str]:
 
 
 def _unscaled(members: Sequence[Client], schema: Schema) -> list[str]:
-    if schema.dtype == "uint8":
+    if not schema.dtype.startswith(("float", "bfloat")):  # bytes are divided by 255, whole numbers looked up
         return []
     most = max(float(np.abs(_flat(client.x_train)).max(initial=0)) for client in members)
     words = f"inputs reach {most:.5g}, where most models want them between -3 and 3"

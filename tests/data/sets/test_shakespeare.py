@@ -12,6 +12,7 @@ import torch
 
 import pflego
 from pflego import UserError
+from pflego.data.check import examine
 from pflego.data.dataset import Preparation
 from pflego.data.sets import data_set
 from pflego.data.sets.shakespeare import ALPHABET, encode, roles_of
@@ -85,6 +86,7 @@ def test_a_sample_is_the_characters_before_its_label(folder: Path) -> None:
         for x, y in zip(client.x_train, client.y_train, strict=True):
             assert decoded([*x.tolist(), int(y)]) in text
     assert federation.schema is None
+    assert not any("inputs reach" in words for words in examine(federation).warnings)  # tokens are not scaled
     assert pflego.load("shakespeare", data_dir=folder, minimum=100, window=30).source["window"] == 30
 
 
