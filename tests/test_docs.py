@@ -1,7 +1,11 @@
-"""Every Python block and every pflego command in the README and docs/ runs, page by page, each in an empty folder."""
+"""Every Python block and every pflego command in the README and docs/ runs, page by page, each in an empty folder.
+
+A block that begins with ```bash needs=NAME is run where PFLEGO_REAL_DATA has the data set of this name.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -12,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from pflego.cli import main
+from pflego.data.sets import find
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NEEDING = re.compile(r"^```(python|bash) needs=(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -34,11 +40,36 @@ def _no_modules_left(tmp_path: Path) -> Iterator[None]:
 def test_what_the_documentation_shows_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)  # as for a script in this folder
+    run_blocks(BLOCK.findall(page.read_text()), page, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "name"),
+    sorted({(page, found[1]) for page in PAGES for found in NEEDING.findall(page.read_text())}),
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_what_needs_data_of_a_name_runs_where_they_are(
+    page: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = os.environ.get("PFLEGO_REAL_DATA")
+    if not folder or find(name, data_dir=folder) is None:
+        pytest.skip(f"PFLEGO_REAL_DATA names no folder with {name}")
+    monkeypatch.setenv("PFLEGO_DATA", folder)
+    blocks = [
+        (language, code) for language, needed, code in NEEDING.findall(page.read_text()) if needed == name
+    ]
+    run_blocks(blocks, page, tmp_path, monkeypatch)
+
+
+def run_blocks(
+    blocks: list[tuple[str, str]], page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)  # as for a script in this folder
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # a reader sees them, and goes on
-        for language, code in BLOCK.findall(page.read_text()):
+        for language, code in blocks:
             if language == "python":
                 print(f"running\n{code}")
                 exec(compile(code, page.name, "exec"), {"__name__": "__main__"})

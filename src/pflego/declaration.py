@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -299,6 +299,7 @@ def load_object(text: str, what: str) -> object:
     check_trusted(f"{what} {text!r}")
     place, _, name = text.partition(":")
     sys.path.insert(0, str(Path.cwd()))
+    invalidate_caches()  # the module may have been written a moment ago
     try:
         found = import_module(place)
         for part in name.split("."):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,15 @@ from scipy.stats import ks_2samp
 from torch import nn
 
 import pflego
-from pflego.advice.heterogeneity import agreement, cosine, input_shift, label_distance, total_variation
+from pflego.advice.heterogeneity import (
+    Differences,
+    agreement,
+    cosine,
+    input_shift,
+    label_distance,
+    total_variation,
+)
+from pflego.learning.evaluation import gini
 
 
 def of_labels(*labels: list[int]) -> pflego.Federation:
@@ -168,3 +178,37 @@ def test_halves_of_noise_agree_with_nobody() -> None:
     assert found is not None
     assert abs(found.between) < 0.1
     assert abs(found.within) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        ({"partition": "iid"}, ()),
+        ({"partition": "iid", "shift": "rotation", "groups": 4}, ("inputs",)),
+        ({"partition": "iid", "shift": "permutation"}, ("inputs",)),
+        ({"partition": "iid", "shift": "inversion", "groups": 2}, ("inputs",)),
+        ({"partition": "iid", "shift": "contrast", "groups": 3}, ("inputs",)),
+        ({"partition": "iid", "shift": "labels", "groups": 3}, ("meaning",)),
+        ({"partition": "iid", "label_noise": 0.2}, ()),
+        ({"classes_per_client": 3}, ("labels",)),
+        ({"partition": "shards"}, ("labels",)),
+        ({"partition": "dirichlet", "alpha": 0.5, "shift": "inversion"}, ("labels", "inputs or meaning")),
+        ({"partition": "quantity", "alpha": 0.5}, ("sizes",)),
+    ],
+    ids=str,
+)
+def test_kinds_of_difference_are_told_apart(options: dict[str, Any], kinds: tuple[str, ...]) -> None:
+    federation = pflego.load("digits", clients=12, seed=1, **options)
+    model = pflego.models.build("mlp", (64,))
+    labels, interval = label_distance(federation, seed=0)
+    found = Differences(
+        12,
+        labels,
+        interval,
+        input_shift(federation, model, seed=0),
+        input_shift(federation, model, seed=0, by_label=False),
+        gini(federation.sizes.tolist()) or 0.0,
+        {},
+        {},
+    )
+    assert tuple(kind for kind in found.kinds if kind != "sizes" or "sizes" in kinds) == kinds

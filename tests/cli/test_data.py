@@ -196,7 +196,7 @@ def test_show_draws_a_picture(folder: Path, tmp_path: Path, words: list[str]) ->
     [
         (["digits", "--alpha", "0.3"], "alpha is for partition='dirichlet'"),
         (["digits", "--partition", "clases"], "did you mean 'classes'"),
-        (["digits", "--split", "paper"], "split is for omniglot alone"),
+        (["digits", "--split", "paper"], "split does not apply to"),
         (["digits", "--out", "picture.doc"], "its name must end in .png"),
         (["nothing.npz"], "cannot read nothing.npz"),
     ],

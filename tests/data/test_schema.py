@@ -59,7 +59,6 @@ def test_what_is_no_schema_is_refused(text: str) -> None:
 
 def test_classes_and_columns_are_known_by_name() -> None:
     assert [TABLE.class_name(id) for id in (0, 1, 2)] == ["no", "yes", "2"]
-    assert TABLE.categorical == ["ward “A”"]
     assert [feature.width for feature in TABLE.features] == [1, 3]
     assert TABLE.inputs == 4
 

@@ -4,6 +4,8 @@ from torch import nn
 
 from pflego import UserError, models
 
+SHAPES = {"cifar-cnn": (32, 32, 3), "omniglot-conv4": (28, 28), "char-cnn": (20,)}
+
 
 def test_first_weights_are_a_function_of_the_seed() -> None:
     one, same, other = (models.build("mlp", (4,), seed=seed).fingerprint() for seed in (1, 1, 2))
@@ -14,10 +16,11 @@ def test_first_weights_are_a_function_of_the_seed() -> None:
 def test_building_neither_reads_nor_changes_the_global_random_state(name: str) -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    first = models.build(name, (16, 16), seed=1).fingerprint()
+    shape = SHAPES.get(name, (16, 16))
+    first = models.build(name, shape, seed=1).fingerprint()
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(4)
-    assert models.build(name, (16, 16), seed=1).fingerprint() == first
+    assert models.build(name, shape, seed=1).fingerprint() == first
 
 
 def test_the_mlp_is_one_layer_of_200_units() -> None:
@@ -37,8 +40,30 @@ def test_the_mlp_is_one_layer_of_200_units() -> None:
 
 @pytest.mark.parametrize("name", models.BACKBONES)
 def test_every_backbone_passes_the_check(name: str) -> None:
-    shape = {"cifar-cnn": (32, 32, 3), "omniglot-conv4": (28, 28)}.get(name, (16, 16))
-    models.build(name, shape).check(torch.rand(4, *shape, generator=torch.Generator().manual_seed(0)))
+    shape, generator = SHAPES.get(name, (16, 16)), torch.Generator().manual_seed(0)
+    tokens = torch.randint(128, (4, *shape), generator=generator)
+    models.build(name, shape).check(
+        tokens if name == "char-cnn" else torch.rand(4, *shape, generator=generator)
+    )
+
+
+@pytest.mark.parametrize("shape", [(8, 3), (9, 1), (100, 6)])
+def test_windows_of_any_length_and_channels_become_64_features(shape: tuple[int, ...]) -> None:
+    models.build("watch-cnn", shape).check(torch.rand(3, *shape))
+
+
+@pytest.mark.parametrize("length", [13, 14, 15, 16, 80])
+def test_texts_of_any_length_become_128_features(length: int) -> None:
+    model = models.build("char-cnn", (length,))
+    model.check(torch.randint(128, (3, length)).int())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("watch-cnn", (7, 3)), ("watch-cnn", (28,)), ("char-cnn", (12,))]
+)
+def test_samples_that_are_too_short_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match=f"the model {name} takes"):
+        models.build(name, shape)
 
 
 def test_a_model_keeps_its_name_for_the_record() -> None:

@@ -36,7 +36,7 @@ from pflego.errors import SettingError, check_positive
 from pflego.federation.draws import Participation, check
 from pflego.federation.participation import Everyone, Fixed, participation_of
 from pflego.federation.roster import ClientId, Federation, check_federation
-from pflego.learning.evaluation import worst_tenth
+from pflego.learning.evaluation import gini, worst_tenth
 from pflego.learning.model import Model
 from pflego.randomness import numpy_generator
 from pflego.report.words import Metric, count, duration
@@ -233,6 +233,8 @@ def _differences(looked: Federation, model: Model, held: Contest, seed: int) -> 
         distance,
         interval,
         input_shift(looked, model, seed=seed),
+        input_shift(looked, model, seed=seed, by_label=False),
+        gini(looked.sizes.tolist()) or 0.0,
         **{
             field: agreements(looked, model, *held.early[name], seed=seed)
             for field, name in [("own_heads", OWN_HEADS), ("one_model", ONE_MODEL)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -34,7 +35,11 @@ _MOST_SAMPLES = 100  # of a client, for its inputs
 _MOST_NUMBERS = 10**8  # of gradients, in memory at once
 _CELLS = 64  # in which the targets of a regression are counted, to compare their distributions
 _KINDS = 5  # in which they are counted to say which targets are alike
+_UNEQUAL = 0.4  # the Gini coefficient from which on sizes are said to differ
 _NOISE = 0.1  # where the halves of a client agree less than this, their gradients are noise
+
+
+Kind: TypeAlias = Literal["labels", "inputs", "meaning", "inputs or meaning", "sizes"]
 
 
 @dataclass(frozen=True)
@@ -61,9 +66,24 @@ class Differences:
     clients: int  # that were set beside each other
     labels: Chance  # the mean distance of label distributions
     labels_interval: Interval
-    inputs: Chance | None  # None where no label is found with two clients
+    inputs: Chance | None  # of one label; None where no label is found with two clients
+    all_inputs: Chance | None  # whatever their labels; None where inputs do not scatter
+    sizes: float  # the Gini coefficient of training samples: 0 all have as many, 1 one has all
     own_heads: dict[int, Agreement]  # by round: on the backbone, each client with a head of its own
     one_model: dict[int, Agreement]  # by round: on backbone and head, one head for all
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What differs: nothing, or some of labels, inputs, meaning (of labels), inputs or meaning, sizes.
+
+        Inputs of one label differ where clients see other inputs, and where the same inputs have other labels. In the
+        first case all inputs differ too, in the second they do not; unless labels differ, which moves them by itself.
+        """
+        found: list[Kind] = ["labels"] if self.labels.real else []
+        if self.inputs is not None and self.inputs.real:
+            moved = self.all_inputs is not None and self.all_inputs.real
+            found.append("inputs or meaning" if moved and found else "inputs" if moved else "meaning")
+        return (*found, "sizes") if self.sizes > _UNEQUAL else tuple(found)
 
 
 def label_distance(federation: Federation, *, seed: int) -> tuple[Chance, Interval]:
@@ -109,8 +129,8 @@ def kolmogorov(shares: Floats) -> Floats:
 
 
 @torch.no_grad()
-def input_shift(federation: Federation, model: Model, *, seed: int) -> Chance | None:
-    """Compute the client's share in the spread of inputs of one label: 0 none beyond chance, 1 all of it.
+def input_shift(federation: Federation, model: Model, *, seed: int, by_label: bool = True) -> Chance | None:
+    """Compute the client's share in the spread of inputs, of one label or of all: 0 none beyond chance, 1 all of it.
 
     Inputs are taken as the untrained backbone sees them. Within a label, R^2 = between clients / all, of squared
     distances from means, is (k - 1) / (n - 1) on average where chance deals n samples to k clients; what is given is
@@ -120,7 +140,8 @@ def input_shift(federation: Federation, model: Model, *, seed: int) -> Chance | 
     kept = Federation([_some(client, seed) for client in federation], schema=federation.schema)
     weights = model.weights()
     seen = torch.cat([_features(model, weights, client) for client in kept]).double().numpy()
-    kinds, everybody = _cells(kept, _KINDS)[0], _owners(kept)
+    everybody = _owners(kept)
+    kinds = _cells(kept, _KINDS)[0] if by_label else np.zeros_like(everybody)
     groups = []
     for kind in np.unique(kinds):
         mine = kinds == kind

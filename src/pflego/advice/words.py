@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pflego.advice.contenders import ONE_MODEL, OWN_HEADS, PERSONAL
-from pflego.advice.heterogeneity import Agreement, Differences
+from pflego.advice.heterogeneity import Agreement, Differences, Kind
 from pflego.advice.losers import Losers
 from pflego.advice.start import Start
 from pflego.advice.statistics import Chance
@@ -23,6 +23,14 @@ _SLIGHTLY, _DIFFERENT, _VERY = 0.05, 0.25, 0.6  # of the way from chance to 1: f
 _AGREE, _HARDLY = 0.7, 0.3  # of what noise leaves: from here on gradients agree, below this hardly
 _NAMED = 3  # of those that lose, the first that are named
 
+_KINDS: dict[Kind, str] = {
+    "labels": "So there is a skew of labels.",
+    "inputs": "All inputs differ, whatever their labels, so clients see different things: a shift of inputs.",
+    "meaning": "All inputs together do not differ, so the same inputs have different labels: a shift of concepts, "
+    "which no single model can learn.",
+    "inputs or meaning": "Beside the skew of labels, clients see different things, or have other names for them.",
+    "sizes": "They have very unequal amounts of data.",
+}
 DEFINITIONS = {
     "labels": f"mean distance between the label distributions of two clients, 0 the same, 1 nothing in common (total "
     f"variation; in regression Kolmogorov and Smirnov's). Different from {100 * _DIFFERENT:g} % of the way from "
@@ -134,7 +142,7 @@ class Advice:
             f"What they ask of a shared backbone, each with a head of its own, {_agreeing(found.own_heads)}; what "
             f"they ask of one model {_agreeing(found.one_model)}."
         )
-        return f"{labels} {inputs} {gradients}"
+        return " ".join([labels, inputs, *(_KINDS[kind] for kind in found.kinds), gradients])
 
     def _cost(self) -> str:
         costs = {standing.name: standing.cost for standing in self.standings}

@@ -23,6 +23,7 @@ import torch
 
 from pflego.algorithms.base import newcomer
 from pflego.algorithms.local import Local
+from pflego.data.left_out import is_left_out, left_out
 from pflego.data.one_client import read_client
 from pflego.data.schema import Schema, schema_of
 from pflego.engines.local import LocalEngine
@@ -89,18 +90,29 @@ def enlarged_from_file(federation: Federation, client_id: ClientId, path: Path) 
     return enlarged(federation, client, data=str(path.resolve()), schema=None if schema == known else schema)
 
 
+def enlarged_left_out(federation: Federation, client_id: ClientId) -> Federation:
+    """Give a federation with a client that its data have, but that was left out of it."""
+    known = schema_of(federation)
+    client, schema = left_out(federation, client_id)
+    return enlarged(federation, client, schema=None if schema == known else schema)
+
+
 def with_joined(federation: Federation, entries: object) -> Federation:
     """Give a federation with all who joined it, as a run's settings name them."""
     if not isinstance(entries, list) or not all(isinstance(e, dict) and "client" in e for e in entries):
         raise UserError(f"{JOINED} must be a list of tables with client and data, not {entries!r}")
     for entry in entries:
         client_id, data = entry["client"], entry.get("data")
-        if data is None:
+        if data is not None:
+            federation = enlarged_from_file(federation, client_id, Path(data))
+        elif is_left_out(federation, client_id):
+            federation = enlarged_left_out(federation, client_id)
+        else:
             raise UserError(f"client {client_id!r} joined in Python, and no file has its data")
-        federation = enlarged_from_file(federation, client_id, Path(data))
         now = _entries(federation.source)[-1]
         if entry.get("fingerprint", now["fingerprint"]) != now["fingerprint"]:
-            raise UserError(f"{data} has other samples of client {client_id!r} than when it joined")
+            place = data or federation.source["data"]
+            raise UserError(f"{place} has other samples of client {client_id!r} than when it joined")
     return federation
 
 

@@ -204,6 +204,14 @@ def _differences(advice: Advice) -> Table:
             "",
             f"{number(found.inputs.rarely)} by chance, rarely more",
         )
+    if found.all_inputs is not None:
+        table.add_row(
+            "shift of all inputs",
+            number(found.all_inputs.value),
+            "",
+            f"{number(found.all_inputs.rarely)} by chance, rarely more",
+        )
+    table.add_row("inequality of sizes (Gini)", number(found.sizes), "", "0 if all have as many")
     for words, rounds in [("own heads", found.own_heads), ("one model", found.one_model)]:
         for round_number, own in rounds.items():
             table.add_row(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pflego.cli import options
 from pflego.cli.check import DataArgument, check, holdings
 from pflego.cli.terminal import say
+
+if TYPE_CHECKING:
+    from pflego.federation.roster import Federation
 
 app = typer.Typer(
     help="Data sets: which there are, fetch them, see who gets what. Check your own before a run.",
@@ -21,7 +24,7 @@ app.command(cls=options.taking("data", only=["seed"]))(check)
 
 @app.command("list", cls=options.taking(only=["data_dir"]))
 def list_sets(context: typer.Context) -> None:
-    """List the data sets, and where they are or how large they are to download."""
+    """List the data sets, who their clients are by nature, and where they are or how large they are to download."""
     from rich.table import Table
 
     from pflego.cli.console import Console
@@ -39,7 +42,7 @@ def list_sets(context: typer.Context) -> None:
             f"{line.test:,}",
             f"{line.classes:,}" if line.classes else "–",
             "×".join(map(str, line.shape)),
-            line.where,
+            f"{line.clients}: {line.where}" if line.clients else line.where,
         )
     Console().print(table)
 
@@ -55,14 +58,16 @@ def get(
     """
     from pflego.data import sets
     from pflego.data.sets.cache import arrays
-    from pflego.data.sets.embedded import EMBEDDED
+    from pflego.data.sets.catalogue import KNOWN
 
     for name in names:
-        if name in EMBEDDED:
+        entry = KNOWN.get(name)
+        if entry is not None and not entry.remotes and not entry.home:
             say(f"{name} is embedded, there is nothing to fetch")
             continue
         source = sets.get(name, data_dir=_data_dir(context))
-        arrays(name, source)
+        if entry is None or not entry.tables:
+            arrays(name, source)
         say(f"{name} is in {source.place}")
 
 
@@ -97,7 +102,8 @@ def show(
         picture.draw(
             federation,
             out,
-            title=f"{Path(data).stem}: {len(federation)} clients, {federation.samples:,} training samples",
+            title=f"{Path(data).stem}: {len(federation)} clients, {federation.samples:,} training samples"
+            + _shifted(federation),
             class_names=entry.class_names if entry else schema_of(federation).class_names,
             picture=entry.picture if entry else (),
         )
@@ -127,6 +133,12 @@ def schema(
     make_folder(out.parent)
     write_atomically(out, written.encode())
     say(f"written to {out}")
+
+
+def _shifted(federation: Federation) -> str:
+    """Say in a title how clients were made different."""
+    said = federation.source
+    return f", shift: {said['shift']}, one row per client" if "shift" in said else ""
 
 
 def _data_dir(context: typer.Context) -> Path | None:

@@ -13,10 +13,14 @@ from pflego.cli.terminal import say
 
 def join(
     run: whose.Folder,
-    data: Annotated[
-        Path, typer.Option(help="The client's labelled samples, like the training data.", show_default=False)
-    ],
     client: Annotated[str, typer.Option(help="What to call it.", show_default=False)],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The client's labelled samples, like the training data; not needed for one that --leave-out left out.",
+            show_default=False,
+        ),
+    ] = None,
     steps: Annotated[
         int | None, typer.Option(help="Steps on its own head. \\[until it hardly gets better]")
     ] = None,
@@ -44,7 +48,12 @@ def join(
     from pflego.settings.open_run import open_run
 
     opened = open_run(run, trust=trust)
-    federation = joining.enlarged_from_file(opened.federation, whose.new_id(client, opened.federation), data)
+    new_id = whose.new_id(client, opened.federation)
+    federation = (
+        joining.enlarged_left_out(opened.federation, new_id)
+        if data is None
+        else joining.enlarged_from_file(opened.federation, new_id, data)
+    )
     joined = joining.join(opened, federation, steps=steps, alone=alone, out=out)
     task = opened.federation.task
     new = federation[len(federation) - 1]

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
 from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 
-from pflego.data import own
+from pflego.data import named_tables, own
 from pflego.data.blocks import Array, take
-from pflego.data.dataset import DataSet
-from pflego.data.division import Partition, PartitionName, divide
+from pflego.data.dataset import DataSet, Preparation
+from pflego.data.division import Partition, PartitionName, divide, staying
+from pflego.data.named_tables import TABLES
 from pflego.data.own import Own
 from pflego.data.own.pool import Gaps, Pool, Reading
 from pflego.data.partition import Indices
 from pflego.data.problems import listed
 from pflego.data.schema import Schema
 from pflego.data.sets import data_set
+from pflego.data.sets.catalogue import KNOWN
+from pflego.data.shift import Shift, ShiftName
 from pflego.declaration import InPython, Limits, Positive, Probability, Whole, check_arguments
 from pflego.errors import DataError, SettingError, shortened
 from pflego.federation.roster import Client, ClientId, Federation
@@ -33,16 +38,25 @@ def load(
     partition: PartitionName | None = None,
     alpha: Positive | None = None,
     column: str | None = None,
+    shift: ShiftName | None = None,
+    groups: Whole | None = None,
+    label_noise: Probability | None = None,
     split: Literal["drawing", "paper"] | None = None,
     rotations: Annotated[int | None, Limits(least=1, most=4)] = None,
+    window: Whole | None = None,
+    minimum: Whole | None = None,
     label: str | None = None,
     task: TaskName | None = None,
     test_share: Probability | None = None,
     drop: Sequence[str] | None = None,
+    category: Sequence[str] | None = None,
+    ordered: Sequence[str] | None = None,
+    date: Sequence[str] | None = None,
     scale: bool | None = None,
     gaps: Gaps | None = None,
     size: int | str | None = None,
     schema: str | Path | Schema | None = None,
+    leave_out: Sequence[str] | None = None,
     ids: Annotated[Sequence[ClientId] | None, InPython] = None,
     seed: Annotated[int, InPython] = 0,
     data_dir: str | Path | None = None,
@@ -52,7 +66,8 @@ def load(
     Parameters
     ----------
     data
-        The name of a data set (digits, diabetes, mnist, fashion-mnist, emnist, cifar10, omniglot), or data of your own:
+        The name of a data set (digits, diabetes, mnist, fashion-mnist, emnist, cifar10, omniglot), or of a federation
+        whose clients are real (watch, heart, schools, schools-hsb82, shakespeare), or data of your own:
         a CSV or Parquet file with a column of clients; a folder of CSV, Parquet or .npz files, a client a file, or
         of pictures in client/class; a .npz file with x_train, y_train, x_test and y_test; a table of pandas, polars
         or Arrow; a data set of Hugging Face's library, or {"train": ..., "test": ...} of them; a function from a
@@ -63,23 +78,40 @@ def load(
         Classes each client holds: a number, high (2, if not given), medium (half of them) or none (all). Fewer make
         clients more different; for partition="classes".
     partition
-        Who gets what: by classes (if not given), dirichlet, iid or by a column. "classes": every client draws its
-        classes, every class is held by somebody, and its samples are dealt out one at a time to the clients holding it,
-        for training and testing alike.
+        Who gets what: by classes (if not given), shards, dirichlet, quantity, iid or by a column. "classes": every
+        client draws its classes, every class is held by somebody, and its samples are dealt out one at a time to the
+        clients holding it, for training and testing alike.
+        "shards": samples are sorted by class and cut in equal shards, of which each client gets classes_per_client.
         "dirichlet": every class is divided in shares drawn from a Dirichlet distribution; a client that is left
         with nothing is given one sample of the client that has most.
+        "quantity": all samples are dealt out whatever their class, in shares drawn from a Dirichlet distribution.
         "iid": all samples are dealt out one at a time, as those of a regression are if nothing is given.
         "column": a column says whose a sample is, as the alphabet does in Omniglot.
     alpha
-        Of the Dirichlet partition, 0.5 if not given: the smaller, the more clients differ.
+        Of the partitions dirichlet and quantity, 0.5 if not given: the smaller, the more clients differ.
     column
-        Column that names the clients; in a .npz file, the arrays <column>_train and <column>_test.
+        Column that names the clients; in a .npz file, the arrays <column>_train and <column>_test. Of watch, person (if
+        not given) or side, which makes two clients of a person.
+    shift
+        What makes clients different beside who holds what: rotation, permutation, inversion, contrast or labels.
+        "rotation": images are turned by group / groups of a full turn; "permutation": pixels in an order of the group's
+        own; "inversion": bright for dark in every other group; "contrast": from full to a fifth; "labels": the same
+        inputs have other classes' names, drawn for each group but the first.
+    groups
+        How many groups of clients a shift tells apart, drawn at random and even in size; every client by itself, if not
+        given.
+    label_noise
+        Share of each client's training labels that are replaced by another of its classes.
     split
         How omniglot's test images are set aside: by drawing (if not given), or as in the paper, which leaks.
         "drawing": 5 of 20 drawings, then all are rotated; "paper": rotated first, so that a drawing can be on both
         sides.
     rotations
         In how many rotations omniglot's drawings are given, 4 if not given: by 0, 90, 180 and 270 degrees.
+    window
+        How long a sample is: 100 moments of watch's series, or 80 characters of shakespeare, if not given.
+    minimum
+        How many characters a role of shakespeare must have to be a client, 10,000 if not given.
     label
         Column of labels; if not given, the one that is called label, target, y or class.
     task
@@ -89,17 +121,28 @@ def load(
         column `split` of train and test, in folders train and test, in x_test.
     drop
         Columns to leave out; on the command line, any number of times.
+    category
+        Columns of codes: every value is a category, though it is a number; any number of times.
+    ordered
+        Columns whose texts have an order, column=least<...<most; any number of times. Each becomes its position, a
+        number like any other: "size=small<medium<large".
+    date
+        Columns of dates, which become days since 1970, a number like any other; any number of times.
     scale
         Bring a table's numbers to mean 0 and standard deviation 1, as is done if not given. These are the mean and
         deviation of all clients' training rows; labels of a regression are scaled, too.
     gaps
-        Missing values: refuse them (if not given), drop their rows, or fill them with the mean. Categories are then
-        filled with none.
+        Missing values: refuse them (if not given), drop their rows, or fill them with the mean, by indicator marked.
+        "mean": of all clients' training rows; categories are filled with none. "indicator": the same, and every column
+        with gaps has one more input, 1 where a value is missing.
     size
         Size of pictures, 32 or 48x32; if not given, all must have the same.
     schema
         File that says how values become inputs, as pflego data schema writes it, for a site that has only data of its
         own.
+    leave_out
+        Clients that do not take part, by their names; any number of times. Nothing is learned from them, so that each
+        can come later as somebody new: pflego join.
     ids
         The clients, where data is a function.
     seed
@@ -117,27 +160,50 @@ def load(
     if isinstance(seed, bool) or not isinstance(seed, Integral):
         raise SettingError(f"seed must be a whole number, not {shortened(seed)}")
     wanted = Partition(clients, classes_per_client, partition, alpha, column)
-    reading = Reading(label, task, test_share, drop, scale, gaps, size, schema)
+    reading = Reading(label, task, test_share, drop, category, ordered, date, scale, gaps, size, schema)
+    differing = Shift(shift, groups, label_noise)
     source: dict[str, object] = {"data": str(data)} if isinstance(data, str | Path) else {}
     if own.is_own(data):
-        _refuse({"split": split, "rotations": rotations, "data_dir": data_dir}, "data sets that have a name")
-        pool = own.read(data, reading, column=column, ids=ids, seed=seed)
+        preparing = {"split": split, "rotations": rotations, "window": window, "minimum": minimum}
+        _refuse({**preparing, "data_dir": data_dir}, "data sets that have a name")
+        pool = own.read(data, reading, column=column, ids=ids, seed=seed, leave_out=leave_out or ())
         if pool.ids is not None:
+            _refuse(differing.settings, "data whose clients are drawn, or that have a name")
             return _with_own_clients(pool, pool.ids, wanted, {**source, "data_seed": seed})
         found, made = _undivided(pool, wanted), pool.schema
     else:
-        reading.refuse_all(f"for data of your own, in tables or folders, not for {data}")
         _refuse({"ids": ids}, "a function")
-        found = data_set(str(data), data_dir=data_dir, split=split, rotations=rotations, seed=seed)
+        if data_dir is not None:
+            source["data_dir"] = str(data_dir)
+        preparation = Preparation(split, rotations, window, minimum, test_share)
+        if str(data) in TABLES:
+            replace(preparation, test_share=None).refuse_others(str(data), ())
+            _refuse({"column": column, **differing.settings}, "other data")
+            pool = named_tables.read(
+                str(data), reading, data_dir=data_dir, seed=seed, leave_out=leave_out or ()
+            )
+            return _with_own_clients(pool, pool.ids or [], wanted, {**source, "data_seed": seed})
+        replace(reading, test_share=None).refuse_all(
+            f"for data of your own, in tables or folders, not for {data}"
+        )
+        found = data_set(str(data), data_dir=data_dir, wanted=preparation, seed=seed)
         made = None
     division = divide(found, wanted, seed=seed)
-    source |= {**division.settings, **found.prepared, "data_seed": seed}
-    if data_dir is not None:
-        source["data_dir"] = str(data_dir)
+    source |= {**division.settings, **found.prepared, **differing.settings, "data_seed": seed}
     x_train, x_test = _shares(found.x_train, division.train), _shares(found.x_test, division.test)
     y_train, y_test = _shares(found.y_train, division.train), _shares(found.y_test, division.test)
+    shares = differing.apply(
+        division.ids,
+        list(zip(x_train, y_train, x_test, y_test, strict=True)),
+        _picture(found),
+        seed=seed,
+    )
+    stay = range(len(division.ids))
+    if leave_out:
+        source["leave_out"] = list(leave_out)
+        stay = staying(division.ids, leave_out)
     return Federation(
-        [Client(*share) for share in zip(division.ids, x_train, y_train, x_test, y_test, strict=True)],
+        [Client(division.ids[k], *shares[k]) for k in stay],
         source=source,
         schema=made,
     )
@@ -151,13 +217,14 @@ def _with_own_clients(
         raise DataError(
             f"{pool.name} has clients of its own: leave partition, classes_per_client and alpha out"
         )
-    if wanted.clients not in (None, len(ids)):
-        raise DataError(
-            f"{pool.name} has {len(ids)} clients of its own: leave clients out, or say {len(ids)}"
-        )
+    count = len(ids) + len(pool.left_out)
+    if wanted.clients not in (None, count):
+        raise DataError(f"{pool.name} has {count} clients of its own: leave clients out, or say {count}")
+    if pool.left_out:
+        source["leave_out"] = list(pool.left_out)
     return Federation(
         [Client(client_id, *share) for client_id, share in zip(ids, pool.shares, strict=True)],
-        source={**source, "clients": len(ids), **pool.settings},
+        source={**source, "clients": count, **pool.settings},
         schema=pool.schema,
     )
 
@@ -172,6 +239,14 @@ def _undivided(pool: Pool, wanted: Partition) -> DataSet:
             f"clients=20 (--clients 20)"
         )
     return DataSet(pool.name, *pool.shares[0], prepared=pool.settings)
+
+
+def _picture(found: DataSet) -> Sequence[int]:
+    """Give the shape of a sample as an image; nothing where it is none."""
+    shape = found.x_train.shape[1:]
+    if found.name in KNOWN and prod(KNOWN[found.name].picture) == prod(shape):
+        return KNOWN[found.name].picture
+    return shape if found.x_train.dtype == np.uint8 and len(shape) in (2, 3) else ()
 
 
 def _refuse(settings: Mapping[str, object], owner: str) -> None:

@@ -9,12 +9,15 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from pflego.data.named_tables import TABLES
 from pflego.data.schema import Feature, Schema, schema_of
 from pflego.federation.roster import Client, ClientId, Federation
 
 _FEW = 10  # training samples, with fewer of which a client can hardly learn
 _LARGE = 50  # inputs beyond this want to be scaled
 _SHOWN = 5  # names in a sentence
+_CODES = 8  # different whole numbers, of which a column of codes may have no more
+_ROUNDING = 1e-3  # that scaling and its undoing leave of a whole number
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,12 @@ def examine(federation: Federation) -> Findings:
     classes = _classes(federation, members, schema)
     facts = [_inputs(schema), _testing(federation, members)]
     facts += [_targets(members, schema)] if federation.classes is None else _overlap(classes, members)
-    warnings = [*_unscaled(members, schema), *_leaks(members), *_poor(members)]
+    warnings = [
+        *(_codes(members, schema) if federation.source.get("data") not in TABLES else []),
+        *_unscaled(members, schema),
+        *_leaks(members),
+        *_poor(members),
+    ]
     if (same := _constant(members)).any():
         if schema.kind == "table":
             warnings[:0] = _unchanging(schema, same)
@@ -58,11 +66,17 @@ def encoding(feature: Feature) -> str:
         return f"category: {_some(feature.categories)}"
     if feature.kind == "image":
         return "picture"
-    if not feature.scale:
-        return "number, as it is"
-    if feature.width > 1:
-        return f"{feature.width} numbers, each with mean 0 and standard deviation 1"
-    return f"number: (value - {feature.mean[0]:.5g}) / {feature.scale[0]:.5g}"
+    marked = ", and whether it is missing" if feature.gap else ""
+    if len(feature.mean) > 1:
+        how = "as they are" if not feature.scale else "each with mean 0 and standard deviation 1"
+        return f"{len(feature.mean)} numbers, {how}{marked}"
+    called = {
+        "number": "number",
+        "date": "days since 1970",
+        "ordered": f"order: {'<'.join(feature.categories)}",
+    }
+    how = f": (value - {feature.mean[0]:.5g}) / {feature.scale[0]:.5g}" if feature.scale else ", as it is"
+    return called[feature.kind] + how + marked
 
 
 def _inputs(schema: Schema) -> str:
@@ -137,8 +151,31 @@ def _unchanging(schema: Schema, same: npt.NDArray[np.bool_]) -> list[str]:
     return [f"the same in every training sample, and so of no use: {_some(never)}"] if never else []
 
 
+def _codes(members: Sequence[Client], schema: Schema) -> list[str]:
+    """Name the columns of numbers that take so few whole values that they may be codes, and no quantities."""
+    if schema.kind != "table":
+        return []
+    x = np.concatenate([_flat(client.x_train) for client in members])
+    start, suspects = 0, []
+    for feature in schema.features:
+        if feature.kind == "number" and len(feature.mean) == 1:
+            known = x[:, start][x[:, start + 1] == 0] if feature.gap else x[:, start]
+            known = known[known != 0] if schema.fill and feature.scale else known  # 0: filled with the mean
+            scale, mean = (feature.scale[0], feature.mean[0]) if feature.scale else (1.0, 0.0)
+            values = np.unique(known).astype(np.float64) * scale + mean
+            if 2 < len(values) <= _CODES and np.abs(values - np.round(values)).max() < _ROUNDING:
+                suspects.append(f"{feature.name} ({', '.join(str(round(value)) for value in values)})")
+        start += feature.width
+    if not suspects:
+        return []
+    return [
+        f"few whole numbers, taken as quantities: {_some(suspects)}; if they are codes, say which are categories, "
+        f"category=[...] (--category)"
+    ]
+
+
 def _unscaled(members: Sequence[Client], schema: Schema) -> list[str]:
-    if schema.dtype == "uint8":
+    if not schema.dtype.startswith(("float", "bfloat")):  # bytes are divided by 255, whole numbers looked up
         return []
     most = max(float(np.abs(_flat(client.x_train)).max(initial=0)) for client in members)
     words = f"inputs reach {most:.5g}, where most models want them between -3 and 3"

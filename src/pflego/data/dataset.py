@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +10,27 @@ from pflego.data.blocks import Array
 from pflego.errors import DataError
 
 ARRAYS = ["x_train", "y_train", "x_test", "y_test"]
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a data set is to be prepared, as `pflego.load` explains it; None where it is not given."""
+
+    split: str | None = None
+    rotations: int | None = None
+    window: int | None = None
+    minimum: int | None = None
+    test_share: float | None = None
+
+    def given(self, **resolved: object) -> dict[str, object]:
+        """Give what was asked for and what became of it."""
+        given = {**vars(self), **resolved}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def refuse_others(self, name: str, own: Collection[str]) -> None:
+        """Refuse what a data set does not know."""
+        for setting in self.given().keys() - {*own}:
+            raise DataError(f"{setting} does not apply to {name}: leave it out")
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,26 @@ import numpy as np
 import numpy.typing as npt
 
 from pflego.data.dataset import DataSet
-from pflego.data.partition import Indices, by_column, dirichlet, draw_classes, iid, in_shares, round_robin
+from pflego.data.partition import (
+    Indices,
+    by_column,
+    by_quantity,
+    dirichlet,
+    draw_classes,
+    iid,
+    in_shares,
+    round_robin,
+    shards,
+    unequal,
+)
+from pflego.data.problems import listed
 from pflego.errors import DataError
 from pflego.federation.roster import ClientId
 
 DEFAULT_CLIENTS = 20
 DEFAULT_CLASSES_PER_CLIENT = 2
 DEFAULT_ALPHA = 0.5
-PartitionName: TypeAlias = Literal["classes", "dirichlet", "iid", "column"]
+PartitionName: TypeAlias = Literal["classes", "shards", "dirichlet", "quantity", "iid", "column"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,14 @@ def divide(found: DataSet, wanted: Partition, *, seed: int) -> Division:
                 for y, purpose in [(found.y_train, "train"), (found.y_test, "test")]
             )
             division = Division(range(clients), train, test, {"clients": clients})
+        case "quantity":
+            alpha = wanted.alpha or DEFAULT_ALPHA
+            train = unequal(len(found.y_train), clients, alpha, seed=seed)
+            shares = np.array([len(own) for own in train], np.float64)
+            test = by_quantity(len(found.y_test), shares, least=0, seed=seed, purpose="test")
+            division = Division(range(clients), train, test, {"clients": clients, "alpha": float(alpha)})
+        case "shards":
+            division = _by_shards(found, clients, wanted.classes_per_client, seed)
         case "dirichlet":
             division = _by_dirichlet(found, clients, wanted.alpha or DEFAULT_ALPHA, seed)
         case _:
@@ -74,6 +94,17 @@ def divide(found: DataSet, wanted: Partition, *, seed: int) -> Division:
     return division
 
 
+def staying(ids: Sequence[ClientId], leave_out: Sequence[str]) -> list[int]:
+    """Give the positions of the clients that are not left out; refuse a name that nobody has, or that leaves nobody."""
+    names = list(map(str, ids))
+    if strangers := [name for name in leave_out if name not in names]:
+        raise DataError(f"no client is called {strangers[0]!r}, to be left out; there are {listed(names)}")
+    stay = [position for position, name in enumerate(names) if name not in leave_out]
+    if not stay:
+        raise DataError("leave_out names every client: somebody must stay")
+    return stay
+
+
 def _by_classes(found: DataSet, clients: int, each: int | str | None, seed: int) -> Division:
     train, test, classes = _places(found)
     number = _classes_per_client(each, classes)
@@ -83,14 +114,25 @@ def _by_classes(found: DataSet, clients: int, each: int | str | None, seed: int)
     return Division(range(clients), dealt, tested, {"clients": clients, "classes_per_client": number})
 
 
+def _by_shards(found: DataSet, clients: int, each: int | str | None, seed: int) -> Division:
+    """Cut training samples in shards, and divide the test samples of a class as its training samples."""
+    train, test, classes = _places(found)
+    number = _classes_per_client(each, classes)
+    dealt = shards(train, clients, number, seed=seed)
+    tested = in_shares(test, _counts(train, dealt, classes), seed=seed, purpose="test")
+    return Division(range(clients), dealt, tested, {"clients": clients, "classes_per_client": number})
+
+
+def _counts(labels: Indices, dealt: Sequence[Indices], classes: int) -> npt.NDArray[np.float64]:
+    """Count the samples of each class that each client has, (classes, clients)."""
+    return np.stack([np.bincount(labels[own], minlength=classes) for own in dealt], axis=1).astype(np.float64)
+
+
 def _by_dirichlet(found: DataSet, clients: int, alpha: float, seed: int) -> Division:
     """Divide the test samples of a class as its training samples: nobody is tested on what it never saw."""
     train, test, classes = _places(found)
     dealt = dirichlet(train, clients, alpha, seed=seed)
-    counts = np.stack(
-        [np.bincount(train[own], minlength=classes) for own in dealt], axis=1
-    )  # (classes, clients)
-    tested = in_shares(test, counts.astype(np.float64), seed=seed, purpose="test")
+    tested = in_shares(test, _counts(train, dealt, classes), seed=seed, purpose="test")
     return Division(range(clients), dealt, tested, {"clients": clients, "alpha": float(alpha)})
 
 
@@ -130,14 +172,18 @@ def _refuse_what_does_not_apply(found: DataSet, wanted: Partition, kind: str) ->
     if _is_regression(found):
         if wanted.classes_per_client is not None:
             raise DataError(f"{found.name} is a regression, it has no classes: leave classes_per_client out")
-        if kind in ("classes", "dirichlet"):
+        if kind in ("classes", "shards", "dirichlet"):
             raise DataError(
                 f"{found.name} is a regression, it has no classes for partition={kind!r}: take 'iid'"
             )
-    for name, owner in [("classes_per_client", "classes"), ("alpha", "dirichlet"), ("column", "column")]:
-        if getattr(wanted, name) is not None and kind != owner:
+    for name, owners in [
+        ("classes_per_client", ["classes", "shards"]),
+        ("alpha", ["dirichlet", "quantity"]),
+        ("column", ["column"]),
+    ]:
+        if getattr(wanted, name) is not None and kind not in owners:
             how = f"{found.name} is divided by {found.clients or kind}"
-            raise DataError(f"{name} is for partition={owner!r}, but {how}: leave it out")
+            raise DataError(f"{name} is for partition={owners[0]!r}, but {how}: leave it out")
 
 
 def _places(found: DataSet) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:

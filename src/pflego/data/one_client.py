@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def read_client(path: Path, client_id: ClientId, schema: Schema, *, seed: int) -> tuple[Client, Schema]:
+def read_client(
+    path: Path, client_id: ClientId, schema: Schema, *, seed: int, test_share: float | None = None
+) -> tuple[Client, Schema]:
     """Read one client's samples, and give the schema too: with new classes, if there are any, after the known ones.
 
     What is for testing is as the file says, or drawn. Of a file with several clients, the one of this id is taken.
@@ -35,10 +37,12 @@ def read_client(path: Path, client_id: ClientId, schema: Schema, *, seed: int) -
     if format_of(path) == "npz" and path.is_file():
         parts = _by_names(arrays.read(path), schema)
         schema = _widened(schema, _named_in(parts))
-        pool = arrays.pool({client_id: parts}, str(path), Reading(schema=schema), seed=seed)
+        pool = arrays.pool(
+            {client_id: parts}, str(path), Reading(schema=schema, test_share=test_share), seed=seed
+        )
     else:
         schema = _widened(schema, _classes_in(path, schema) if schema.class_names else [])
-        pool = own.read(path, Reading(schema=schema), column=None, ids=None, seed=seed)
+        pool = own.read(path, Reading(schema=schema, test_share=test_share), column=None, ids=None, seed=seed)
     return Client(client_id, *pool.shares[_place(pool, client_id, path)]), schema
 
 

@@ -90,6 +90,45 @@ def dirichlet(labels: Labels, clients: int, alpha: float, *, seed: int) -> list[
     return dealt
 
 
+def shards(labels: Labels, clients: int, each: int, *, seed: int) -> list[Indices]:
+    """Sort samples by class, cut them in equal shards, and deal every client the same number of them at random.
+
+    H. B. McMahan and others, 2017, divide MNIST so: most clients have samples of `each` classes at most.
+    """
+    if clients * each > len(labels):
+        raise DataError(
+            f"{len(labels)} samples cannot be cut in {clients} x {each} shards: take fewer clients or shards"
+        )
+    generator = numpy_generator(seed, "shards")
+    shuffled = generator.permutation(len(labels))
+    ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    pieces = np.array_split(ordered, clients * each)
+    dealt = generator.permutation(len(pieces)).reshape(clients, each)
+    return [np.sort(np.concatenate([pieces[k] for k in own])) for own in dealt]
+
+
+def unequal(samples: int, clients: int, alpha: float, *, seed: int) -> list[Indices]:
+    """Deal shuffled samples in shares drawn from a Dirichlet distribution: the smaller alpha, the more unequal.
+
+    Every client has one before any has more.
+    """
+    drawn = numpy_generator(seed, "quantity").dirichlet(np.full(clients, alpha))
+    if not np.isfinite(drawn).all():
+        raise DataError(f"alpha = {alpha:g} is beyond what can be drawn: take one from 1e-3 to 1e3")
+    return by_quantity(samples, drawn, least=1, seed=seed, purpose="train")
+
+
+def by_quantity(
+    samples: int, shares: npt.NDArray[np.float64], *, least: int, seed: int, purpose: str
+) -> list[Indices]:
+    """Deal shuffled samples in given shares, at least so many to each."""
+    spare = samples - least * len(shares)
+    ends = np.rint(spare * np.cumsum(shares) / shares.sum()).astype(np.int64)
+    ends += least * np.arange(1, len(shares) + 1)
+    order = numpy_generator(seed, purpose).permutation(samples)
+    return [np.sort(own) for own in np.split(order, ends[:-1])]
+
+
 def in_shares(labels: Labels, shares: npt.NDArray[np.float64], *, seed: int, purpose: str) -> list[Indices]:
     """Divide the samples of every class, shuffled, in the shares (classes, clients) of the clients."""
     clients = shares.shape[1]

@@ -19,6 +19,7 @@ from pflego.federation.roster import ClientId, Federation
 from pflego.learning.task import TaskName
 
 Kind: TypeAlias = Literal["table", "arrays", "images"]
+FeatureKind: TypeAlias = Literal["number", "ordered", "date", "category", "image"]
 
 _FORMAT = "pflego schema 1"
 _DTYPES = ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool", "bfloat16"]
@@ -44,20 +45,24 @@ class Feature:
     """A column, and how its values become inputs.
 
     "number": (value - mean) / scale, one of each, or one per place where the column holds lists; without a scale it
-    is taken as it is, and the mean is only there for values that are missing. "category": one input per category, 1 for
-    the one it is, and zeros alone for a category that is not among them. "image": a picture.
+    is taken as it is, and the mean is only there for values that are missing. "date": a number, the days since
+    1970-01-01. "ordered": a number, the position of a text in `categories`, from 0 on. "category": one input per
+    category, 1 for the one it is, and zeros alone for a category that is not among them. "image": a picture.
+
+    `gap`: one more input, 1 where the value is missing.
     """
 
     name: str
-    kind: Literal["number", "category", "image"]
+    kind: FeatureKind
     categories: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
+    gap: bool = False
 
     @property
     def width(self) -> int:
         """How many inputs it gives; a picture those of its schema's shape."""
-        return len(self.categories) + len(self.mean)
+        return len(self.categories if self.kind == "category" else self.mean) + self.gap
 
 
 @dataclass(frozen=True)
@@ -100,11 +105,6 @@ class Schema:
     def inputs(self) -> int:
         """How many numbers a sample is."""
         return prod(self.shape)
-
-    @property
-    def categorical(self) -> list[str]:
-        """The columns whose values are categories, to be taken as they are written."""
-        return [feature.name for feature in self.features if feature.kind == "category"]
 
     @property
     def digest(self) -> str:
@@ -204,18 +204,23 @@ def _check(schema: Schema) -> None:
 
 
 def _check_feature(feature: Feature) -> None:
-    check_choice("kind", feature.kind, ["number", "category", "image"])
+    check_choice("kind", feature.kind, get_args(FeatureKind))
     _each("name", (feature.name,), str)
     _each(f"categories of {feature.name!r}", feature.categories, str)
     _each(f"mean of {feature.name!r}", feature.mean, float)
     _each(f"scale of {feature.name!r}", feature.scale, float)
+    if not isinstance(feature.gap, bool):
+        raise DataError(f"gap of {feature.name!r} must be true or false, not {shortened(feature.gap)}")
     numbers, spreads = len(feature.mean), len(feature.scale)
-    wrong = {
-        "number": not numbers or feature.categories or spreads not in (0, numbers) or 0 in feature.scale,
-        "category": numbers or spreads,
-        "image": feature.width or spreads,
+    number = bool(numbers) and spreads in (0, numbers) and 0 not in feature.scale
+    right = {
+        "number": number and not feature.categories,
+        "date": number and numbers == 1 and not feature.categories,
+        "ordered": number and numbers == 1 and 1 < len(set(feature.categories)) == len(feature.categories),
+        "category": not numbers and not spreads and not feature.gap,
+        "image": not feature.width and not spreads,
     }
-    if wrong[feature.kind]:
+    if not right[feature.kind]:
         raise DataError(f"column {feature.name!r} is no {feature.kind}: its parts do not go together")
 
 

@@ -14,10 +14,12 @@ from pflego.declaration import InPython, load_object
 from pflego.errors import ModelError, calling, unknown
 from pflego.learning.model import Model
 from pflego.learning.modes import Norm, with_group_norm
+from pflego.models.char_cnn import char_cnn
 from pflego.models.cifar_cnn import cifar_cnn
 from pflego.models.image_cnn import FEATURES, image_cnn
 from pflego.models.mlp import mlp
 from pflego.models.omniglot_conv4 import omniglot_conv4
+from pflego.models.watch_cnn import watch_cnn
 from pflego.randomness import entropy
 
 # From the shape of a sample to a backbone and the number of its features.
@@ -26,12 +28,19 @@ BACKBONES: dict[str, Callable[[Sequence[int]], tuple[nn.Module, int]]] = {
     "cnn": lambda shape: (image_cnn(shape), FEATURES),
     "cifar-cnn": lambda shape: (cifar_cnn(), 192),
     "omniglot-conv4": lambda shape: (omniglot_conv4(), 64),
+    "watch-cnn": lambda shape: (watch_cnn(shape), 64),
+    "char-cnn": lambda shape: (char_cnn(shape), 128),
 }
-_USUAL = {"cifar10": "cifar-cnn", "omniglot": "omniglot-conv4"}
+_USUAL = {
+    "cifar10": "cifar-cnn",
+    "omniglot": "omniglot-conv4",
+    "watch": "watch-cnn",
+    "shakespeare": "char-cnn",
+}
 
 
 def usual(data: str) -> str:
-    """Name the paper's backbone for a data set; the MLP for any other.
+    """Name the backbone for a data set, the paper's where it has one; the MLP for any other.
 
     >>> usual("cifar10"), usual("mnist")
     ('cifar-cnn', 'mlp')
@@ -97,7 +106,8 @@ def _from_outside(name: str) -> Callable[[Sequence[int]], tuple[nn.Module, int]]
         training = [module for module in backbone.modules() if module.training]
         backbone.eval()  # so that a try moves no statistics
         with torch.no_grad(), calling(f"{name} cannot take samples of shape {tuple(shape)}", ModelError):
-            features = backbone(torch.zeros(2, *shape, dtype=first.dtype))
+            tokens = any(isinstance(module, nn.Embedding) for module in backbone.modules())
+            features = backbone(torch.zeros(2, *shape, dtype=torch.long if tokens else first.dtype))
         for module in training:
             module.training = True
         if not isinstance(features, Tensor) or features.dim() != 2:
@@ -119,10 +129,12 @@ def _called(function: Callable[..., object], shape: tuple[int, ...]) -> object:
 __all__ = [
     "BACKBONES",
     "build",
+    "char_cnn",
     "cifar_cnn",
     "image_cnn",
     "mlp",
     "omniglot_conv4",
     "usual",
+    "watch_cnn",
     "with_group_norm",
 ]

@@ -97,18 +97,23 @@ def holdings(federation: Federation, class_names: Sequence[str] = ()) -> Holding
 
 
 def examples(federation: Federation, picture: Sequence[int] = ()) -> list[list[Image]]:
-    """List a few images per class, in order, or of some of very many classes. Nothing of other data."""
+    """List a few images per class, in order, or of some of very many classes. Nothing of other data.
+
+    Where clients see different things, those of a class come from as many clients.
+    """
     shape = tuple(picture or federation[0].x_train.shape[1:])
     if federation.classes is None or not (len(shape) == 2 or (len(shape) == 3 and shape[-1] in (1, 3))):
         return []
     shown = federation.classes
     if len(shown) > _MANY:
         shown = [shown[k] for k in np.linspace(0, len(shown) - 1, _SOME).astype(int)]
-    each = 4 if len(shown) <= _MANY // 2 else 3
+    shifted = "shift" in federation.source
+    each = 3 if len(shown) > _MANY // 2 else 6 if shifted else 4
     found: dict[int, list[Image]] = {number: [] for number in shown}
     for client in federation:
         for number in set(client.classes.tolist()) & {n for n, own in found.items() if len(own) < each}:
-            places = (client.y_train == number).nonzero().flatten()[: each - len(found[number])]
+            most = 1 if shifted else each - len(found[number])
+            places = (client.y_train == number).nonzero().flatten()[:most]
             found[number] += [_image(client.x_train[place].numpy(), shape) for place in places]
         if all(len(own) == each for own in found.values()):
             break

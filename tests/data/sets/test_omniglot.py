@@ -10,6 +10,7 @@ from PIL import Image
 
 import pflego
 from pflego import UserError
+from pflego.data.dataset import Preparation
 from pflego.data.sets import data_set
 from pflego.data.sets.omniglot import shrink
 from tests.support.official import omniglot_drawings, write_omniglot, write_packed
@@ -75,7 +76,7 @@ def test_a_quarter_of_every_character_is_for_testing(
 
 def leaks(folder: Path, split: str) -> int:
     """Test images that are a rotation of a training image."""
-    found = data_set("omniglot", data_dir=folder, split=split)
+    found = data_set("omniglot", data_dir=folder, wanted=Preparation(split=split))
 
     def turned(image: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bytes:
         return min(np.rot90(image, k).tobytes() for k in range(4))
@@ -141,9 +142,9 @@ def test_what_does_not_apply_is_refused(tmp_path: Path, settings: dict[str, int]
 
 
 def test_other_sets_are_not_rotated() -> None:
-    with pytest.raises(UserError, match="split is for omniglot alone: leave it out for digits"):
+    with pytest.raises(UserError, match="split does not apply to digits: leave it out"):
         pflego.load("digits", split="paper")
-    with pytest.raises(UserError, match="rotations is for omniglot alone: leave it out for diabetes"):
+    with pytest.raises(UserError, match="rotations does not apply to diabetes: leave it out"):
         pflego.load("diabetes", rotations=4)
 
 

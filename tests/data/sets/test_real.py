@@ -11,6 +11,7 @@ import pytest
 import pflego
 from pflego.data.dataset import DataSet
 from pflego.data.sets import data_set, find
+from pflego.data.sets.catalogue import KNOWN
 
 FOLDER = os.environ.get("PFLEGO_REAL_DATA") or os.environ.get("PFLEGO_DATA")
 
@@ -86,6 +87,28 @@ def test_omniglot() -> None:
     assert len(federation.client("Greek").classes) == 24
     assert len(federation.client("Latin").classes) == 26
     assert len(federation.client("Korean").classes) == 40
+
+
+@pytest.mark.parametrize("name", ["watch", "schools", "schools-hsb82", "shakespeare"])
+def test_what_is_listed_of_a_real_federation_is_so(name: str) -> None:
+    if not FOLDER or find(name, data_dir=FOLDER) is None:
+        pytest.skip(f"PFLEGO_REAL_DATA names no folder with {name}")
+    entry = KNOWN[name]
+    federation = pflego.load(name, data_dir=FOLDER)
+    assert federation.samples == entry.train
+    assert sum(len(client.x_test) for client in federation) == entry.test
+    assert tuple(federation[0].x_train.shape[1:]) == tuple(entry.shape)
+    assert len(federation.classes or []) == entry.classes
+    assert f"{len(federation)} " in entry.clients
+
+
+def test_no_test_window_of_the_watch_is_in_training() -> None:
+    found = real("watch")
+    seen = {moment.tobytes() for window in np.asarray(found.x_train) for moment in window}
+    tested = [moment.tobytes() for window in np.asarray(found.x_test) for moment in window]
+    assert sum(moment in seen for moment in tested) < 0.001 * len(
+        tested
+    )  # but for readings that recur by chance
 
 
 @pytest.mark.parametrize("name", ["mnist", "emnist"])

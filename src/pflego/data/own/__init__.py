@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from pflego.data.division import staying
 from pflego.data.own import arrays, hugging, pictures, tabular
 from pflego.data.own.arrays import ClientFunction
 from pflego.data.own.layout import explore, format_of
@@ -30,19 +32,46 @@ def is_own(data: object) -> bool:
 
 
 def read(
-    data: Own, wanted: Reading, *, column: str | None, ids: Sequence[ClientId] | None, seed: int
+    data: Own,
+    wanted: Reading,
+    *,
+    column: str | None,
+    ids: Sequence[ClientId] | None,
+    seed: int,
+    leave_out: Sequence[str] = (),
 ) -> Pool:
-    """Read them."""
+    """Read them; of tables, nothing is learned from the rows of clients that are left out."""
+    pool = _read(data, wanted, column, ids, seed, leave_out)
+    if pool.ids is None or pool.left_out or not leave_out:
+        return pool
+    stay = staying(pool.ids, leave_out)
+    return replace(
+        pool,
+        ids=[pool.ids[k] for k in stay],
+        shares=[pool.shares[k] for k in stay],
+        left_out=tuple(leave_out),
+    )
+
+
+def _read(
+    data: Own,
+    wanted: Reading,
+    column: str | None,
+    ids: Sequence[ClientId] | None,
+    seed: int,
+    leave_out: Sequence[str],
+) -> Pool:
     if hugging.is_dataset(data):
         _refuse(ids, "ids", "a data set")
         table = hugging.table(data, wanted.drop or ())
-        return tabular.pool(table, "the data set", wanted, column, seed=seed)
+        return tabular.pool(table, "the data set", wanted, column, seed=seed, leave_out=leave_out)
     if isinstance(data, ArrowTable):
         _refuse(ids, "ids", "a table")
-        return tabular.pool(from_arrow(data, wanted.drop or ()), "the table", wanted, column, seed=seed)
+        table = from_arrow(data, wanted.drop or ())
+        return tabular.pool(table, "the table", wanted, column, seed=seed, leave_out=leave_out)
     if isinstance(data, str | Path):
         _refuse(ids, "ids", str(data))
-        return _from_path(Path(data).expanduser(), wanted, column, seed=seed)
+        return _from_path(Path(data).expanduser(), wanted, column, seed, leave_out)
     if not callable(data):
         raise DataError(
             f"data must be a name, a path, a table, a data set or a function from a client's id to its samples, "
@@ -52,9 +81,9 @@ def read(
     return arrays.from_function(data, ids, wanted, seed=seed)
 
 
-def _from_path(path: Path, wanted: Reading, column: str | None, *, seed: int) -> Pool:
+def _from_path(path: Path, wanted: Reading, column: str | None, seed: int, leave_out: Sequence[str]) -> Pool:
     if path.is_file() and format_of(path) == "table":
-        return _table({path: Piece(str(path), 0)}, path, wanted, column, seed=seed)
+        return _table({path: Piece(str(path), 0)}, path, wanted, column, seed, leave_out)
     if not path.is_dir():
         raise DataError(f"{path} is no folder and no CSV, Parquet or .npz file that could be read")
     layout = explore(path)
@@ -65,7 +94,7 @@ def _from_path(path: Path, wanted: Reading, column: str | None, *, seed: int) ->
             place.path: Piece(str(place.path), 0, "/".join(place.names) or None, place.test)
             for place in layout.places
         }
-        return _table(files, path, wanted, column, seed=seed)
+        return _table(files, path, wanted, column, seed, leave_out)
     _refuse(column, "column", str(path))
     if layout.format == "npz":
         return arrays.from_files(layout.places, path, wanted, seed=seed)
@@ -73,15 +102,17 @@ def _from_path(path: Path, wanted: Reading, column: str | None, *, seed: int) ->
 
 
 def _table(
-    files: Mapping[Path, Piece], place: Path, wanted: Reading, column: str | None, *, seed: int
+    files: Mapping[Path, Piece],
+    place: Path,
+    wanted: Reading,
+    column: str | None,
+    seed: int,
+    leave_out: Sequence[str],
 ) -> Pool:
-    known, drop = wanted.known(), wanted.drop or ()
-    table = read_files(
-        files,
-        lambda names, file: without(drop, names, file),
-        texts=known.categorical if known else (),
-    )
-    return tabular.pool(table, str(place), wanted, column, seed=seed)
+    drop = wanted.drop or ()
+    texts = tabular.kinds_of(wanted).texts
+    table = read_files(files, lambda names, file: without(drop, names, file), texts=texts)
+    return tabular.pool(table, str(place), wanted, column, seed=seed, leave_out=leave_out)
 
 
 def _refuse(value: object, name: str, what: str) -> None:

@@ -27,7 +27,7 @@ Parts: TypeAlias = tuple[Array, ...]  # x and y; or x_train, y_train, x_test and
 ClientFunction: TypeAlias = Callable[[ClientId], Sequence[Values]]
 
 _NAMES = [("x", "y"), ("x_train", "y_train", "x_test", "y_test"), ("x_train", "y_train")]
-_OF_TABLES = ["label", "drop", "scale", "gaps", "size"]
+_OF_TABLES = ["label", "drop", "category", "ordered", "date", "scale", "gaps", "size"]
 
 
 def from_files(places: Sequence[Place], folder: Path, wanted: Reading, *, seed: int) -> Pool:

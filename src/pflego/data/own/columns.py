@@ -17,6 +17,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
+DATES = "holds dates or times"
 TRUTH = ("false", "true")  # how a column of yes and no is written
 
 
@@ -28,10 +29,20 @@ class Words:
     names: tuple[str, ...]
 
     def among(self, names: tuple[str, ...]) -> Indices:
-        """Map values to positions in other names; -1 where a value is missing or not one of them."""
-        fold = str.lower if set(names) <= set(TRUTH) else str  # True, TRUE and true are one
-        place = {name: position for position, name in enumerate(names)}
-        return np.array([*(place.get(fold(name), -1) for name in self.names), -1])[self.codes]
+        """Map values to positions in other names; -1 where a value is missing or not one of them.
+
+        True, TRUE and true are one, and so are 3 and 3.0 where only one of them is there.
+        """
+        fold = str.lower if set(names) <= set(TRUTH) else _without_fraction
+        place = {fold(name): position for position, name in enumerate(names)}
+        place |= {name: position for position, name in enumerate(names)}
+        found = (place.get(name, place.get(fold(name), -1)) for name in self.names)
+        return np.array([*found, -1])[self.codes]
+
+
+def _without_fraction(text: str) -> str:
+    whole, _, fraction = text.partition(".")
+    return whole if whole.lstrip("-").isdecimal() and not fraction.strip("0") else text
 
 
 def kind_of(column: pa.ChunkedArray) -> Literal["number", "category", "image"] | str:
@@ -41,7 +52,7 @@ def kind_of(column: pa.ChunkedArray) -> Literal["number", "category", "image"] |
     kind = _plain_type(column.type)
     if types.is_null(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         return "number"
-    if types.is_boolean(kind) or _is_text(kind):
+    if types.is_boolean(kind) or is_text(kind):
         return "category"
     if types.is_struct(kind) and {"bytes", "path"} <= {kind.field(i).name for i in range(kind.num_fields)}:
         return "image"
@@ -51,7 +62,7 @@ def kind_of(column: pa.ChunkedArray) -> Literal["number", "category", "image"] |
             leaf = leaf.value_type
         return "number" if types.is_integer(leaf) or types.is_floating(leaf) else f"holds lists of {leaf}"
     if types.is_temporal(kind):
-        return "holds dates or times; make a number of them first, such as days since"
+        return DATES
     if types.is_binary(kind) or types.is_large_binary(kind):
         return "is not UTF-8; save the file in this encoding"
     return f"holds values of type {kind}"
@@ -64,8 +75,8 @@ def coarse_type(column: pa.ChunkedArray) -> str | None:
     kind = _plain_type(column.type)
     if types.is_null(kind):
         return None
-    if _is_text(kind) or types.is_boolean(kind):
-        return "text" if _is_text(kind) else "truth"
+    if is_text(kind) or types.is_boolean(kind):
+        return "text" if is_text(kind) else "truth"
     return "number" if kind_of(column) == "number" else str(kind)
 
 
@@ -76,7 +87,7 @@ def missing(column: pa.ChunkedArray) -> Mask:
 
     column = plain(column)
     mask = pc.is_null(column, nan_is_null=True) if types.is_floating(column.type) else pc.is_null(column)
-    if _is_text(column.type):
+    if is_text(column.type):
         mask = pc.or_(mask, pc.fill_null(pc.equal(pc.utf8_trim_whitespace(column), ""), False))
     absent = np.array(mask, dtype=bool)
     if is_list(column.type):
@@ -152,7 +163,7 @@ def _coded(column: pa.ChunkedArray) -> pa.DictionaryArray:
     import pyarrow.compute as pc
 
     column = plain(column)
-    if not _is_text(column.type):
+    if not is_text(column.type):
         column = pc.cast(column, pa.string())
     return column.dictionary_encode().unify_dictionaries().combine_chunks()
 
@@ -177,7 +188,8 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether values of a type are texts."""
     from pyarrow import types
 
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))

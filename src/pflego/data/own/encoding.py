@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +25,35 @@ def standard(values: Floats) -> tuple[Floats, Floats]:
     return mean, np.where(spread > 1e-9 * np.abs(mean), spread, 1.0)
 
 
-def fit(name: str, column: pa.ChunkedArray, train: Indices, *, scale: bool) -> Feature:
-    """Learn from the training rows of a column how it becomes inputs."""
+def fit(
+    name: str,
+    column: pa.ChunkedArray,
+    train: Indices,
+    *,
+    scale: bool,
+    kind: Literal["ordered", "date"] | None = None,
+    order: tuple[str, ...] = (),
+    mark_gaps: bool = False,
+) -> Feature:
+    """Learn from the training rows of a column how it becomes inputs.
+
+    A column of numbers is a quantity unless `kind` says otherwise; `order` names the positions of an ordered one.
+    `mark_gaps`: one more input says whether a value is missing, where some are.
+    """
     if kind_of(column) == "category":
         found = words(column)
         seen = np.unique(found.codes[train])
         return Feature(name, "category", categories=tuple(found.names[code] for code in seen if code >= 0))
-    mean, spread = standard(numbers(column)[train])
-    return Feature(name, "number", mean=tuple(mean.tolist()), scale=tuple(spread.tolist()) if scale else ())
+    values = numbers(column)[train]
+    mean, spread = standard(values)
+    return Feature(
+        name,
+        kind or "number",
+        categories=order,
+        mean=tuple(mean.tolist()),
+        scale=tuple(spread.tolist()) if scale else (),
+        gap=mark_gaps and bool(np.isnan(values).any()),
+    )
 
 
 def encode(
@@ -56,8 +77,11 @@ def _put(feature: Feature, column: pa.ChunkedArray, rows: Indices, inputs: npt.N
         inputs[known, codes[known]] = 1
         return
     values = numbers(column)[rows]
-    if values.shape[1] != feature.width:
-        raise DataError(f"holds lists of {values.shape[1]} numbers, not of {feature.width}")
     mean = np.array(feature.mean)
-    values = np.where(np.isnan(values), mean, values)
-    inputs[:] = (values - mean) / feature.scale if feature.scale else values
+    if values.shape[1] != len(mean):
+        raise DataError(f"holds lists of {values.shape[1]} numbers, not of {len(mean)}")
+    absent = np.isnan(values)
+    if feature.gap:
+        inputs[:, -1] = absent.any(axis=1)
+    values = np.where(absent, mean, values)
+    inputs[:, : len(mean)] = (values - mean) / feature.scale if feature.scale else values

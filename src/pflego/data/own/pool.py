@@ -14,7 +14,7 @@ from pflego.errors import DataError
 from pflego.federation.roster import ClientId
 from pflego.learning.task import TaskName
 
-Gaps: TypeAlias = Literal["refuse", "drop", "mean"]
+Gaps: TypeAlias = Literal["refuse", "drop", "mean", "indicator"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,9 @@ class Reading:
     task: TaskName | None = None
     test_share: float | None = None
     drop: Sequence[str] | None = None
+    category: Sequence[str] | None = None
+    ordered: Sequence[str] | None = None
+    date: Sequence[str] | None = None
     scale: bool | None = None
     gaps: Gaps | None = None
     size: int | str | None = None
@@ -51,7 +54,8 @@ class Reading:
             del given["schema"]
         else:
             given["schema"] = None if self.schema is None else str(self.schema)
-        given["drop"] = None if self.drop is None else list(self.drop)
+        for name in ("drop", "category", "ordered", "date"):
+            given[name] = None if given[name] is None else list(given[name])
         return {key: value for key, value in {**given, **resolved}.items() if value is not None}
 
     def refuse_all(self, why: str) -> None:
@@ -74,3 +78,4 @@ class Pool:
     shares: Sequence[Share]
     schema: Schema
     settings: Mapping[str, object]
+    left_out: Sequence[str] = ()  # clients that are there, but not among these

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pflego.data.own.columns import (
+    DATES,
     Floats,
     Mask,
     is_fractional,
@@ -94,7 +95,8 @@ def unfit(table: Table, features: Sequence[str]) -> list[str]:
             case "image":
                 pass
             case _:
-                problems.append(f"column {name!r} {kind}: {drop([name])}")
+                said = f"make days of them with date=[{name!r}] (--date {shlex.quote(name)}), or "
+                problems.append(f"column {name!r} {kind}: {said if kind == DATES else ''}{drop([name])}")
     return problems
 
 
@@ -103,10 +105,11 @@ def misfit(table: Table, features: Sequence[Feature]) -> list[str]:
     problems = []
     for feature in features:
         kind = kind_of(table.data.column(feature.name))
-        if kind == feature.kind or (kind, feature.kind) == ("number", "category"):
+        wanted = "number" if feature.kind in ("ordered", "date") else feature.kind
+        if kind == wanted or (kind, wanted) == ("number", "category"):
             continue
         odd = ""
-        if (kind, feature.kind) == ("category", "number"):
+        if (kind, wanted) == ("category", "number"):
             found = words(table.data.column(feature.name))
             code = next((code for code, text in enumerate(found.names) if not is_number(text)), 0)
             odd = f", such as {found.names[code]!r} in {table.row(int((found.codes == code).argmax()))}"

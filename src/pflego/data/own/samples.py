@@ -10,6 +10,7 @@ import numpy as np
 from pflego.data.blocks import Array
 from pflego.data.own import images, tabular
 from pflego.data.own.classes import labels, numbered
+from pflego.data.own.kinds import ColumnKinds
 from pflego.data.own.layout import Place, explore, format_of
 from pflego.data.own.roles import counted, gaps, is_number, misfit
 from pflego.data.own.tables import Piece, how_written, read_files
@@ -42,13 +43,15 @@ def read(schema: Schema, path: Path) -> Samples:
 def _table(schema: Schema, path: Path, places: Sequence[Place]) -> Samples:
     pieces = {place.path: Piece(str(place.path), 0, "/".join(place.names) or None) for place in places}
     wanted = [feature.name for feature in schema.features]
+    kinds = ColumnKinds.of_schema(schema)
 
     def choose(names: list[str], file: Path) -> list[str]:
         if absent := [name for name in wanted if name not in names]:
             raise DataError(f"{file} has no column {listed(absent)}, which the model needs")
         return [*wanted, *(name for name in (schema.label, schema.client) if name in names)]
 
-    table = read_files(pieces, choose, texts=schema.categorical)
+    table = read_files(pieces, choose, texts=kinds.texts)
+    table = kinds.convert(table, wanted, str(path))
     if problems := misfit(table, schema.features):
         raise DataError(f"{path}: {problems[0]}")
     if holes := gaps(table, [name for name in table.columns if name not in wanted or not schema.fill]):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from pflego.data.blocks import Array
+from pflego.data.division import staying
 from pflego.data.own import images
 from pflego.data.own.classes import Labels, labels, suspect
 from pflego.data.own.columns import Indices, Mask, alike, integers, kind_of, words
 from pflego.data.own.encoding import encode, fit, standard
 from pflego.data.own.holdout import Order, arrange
+from pflego.data.own.kinds import ColumnKinds
 from pflego.data.own.layout import for_test, name_of
 from pflego.data.own.pool import Pool, Reading
 from pflego.data.own.roles import Roles, counted, gaps, misfit, roles_of, stray, unfit
@@ -22,17 +25,31 @@ from pflego.errors import DataError, UserError
 from pflego.federation.roster import ClientId
 
 
-def pool(table: Table, place: str, wanted: Reading, column: str | None, *, seed: int) -> Pool:
-    """Read the clients' samples from a table."""
+def pool(
+    table: Table,
+    place: str,
+    wanted: Reading,
+    column: str | None,
+    *,
+    seed: int,
+    leave_out: Sequence[str] = (),
+) -> Pool:
+    """Read the clients' samples from a table, but for those of clients that are left out."""
     known = wanted.known()
     if known is not None:
         wanted.refuse(["label", "task", "drop", "scale", "size"], "said by the schema already")
     roles = roles_of(table, place, label=wanted.label, client=column, known=known)
+    kinds = kinds_of(wanted)
+    table = kinds.convert(table, roles.features, place)
     problems = misfit(table, known.features) if known else unfit(table, roles.features)
     table = _close_gaps(table, roles, wanted.gaps or ("mean" if known and known.fill else "refuse"), problems)
     if problems:
         raise DataProblems([f"{place}: {problem}" for problem in problems])
     ids, owners = clients(table, place, roles.client)
+    if ids is not None and leave_out:
+        stay = staying(ids, leave_out)
+        left = ~np.isin(owners, stay)
+        table, ids, owners = table.without(left), [ids[k] for k in stay], np.searchsorted(stay, owners[~left])
     found = _labels(table, place, roles.label, wanted.task, known)
     testing = _testing(table, roles)
     if testing is not None:
@@ -42,7 +59,7 @@ def pool(table: Table, place: str, wanted: Reading, column: str | None, *, seed:
     if (untrained := order.untrained) is not None:
         who = place if ids is None else f"{place}: client {ids[untrained]!r}"
         raise DataError(f"{who} has nothing to train on: leave its rows out, or give it some for training")
-    schema = known or _schema(table, roles, found, order, wanted)
+    schema = known or _schema(table, roles, found, order, wanted, kinds)
     x, y = inputs(schema, table, order.rows), targets(schema, found)[order.rows]
     resolved: dict[str, object] = {"column": roles.client}
     if known is None:
@@ -51,7 +68,17 @@ def pool(table: Table, place: str, wanted: Reading, column: str | None, *, seed:
     if testing is None:
         resolved["test_share"] = wanted.share
     whose = alone if ids is None and known is not None else ids
-    return Pool(Path(place).name, whose, order.shares(x, y), schema, wanted.settings(**resolved))
+    left_out = tuple(leave_out) if ids is not None else ()
+    return Pool(Path(place).name, whose, order.shares(x, y), schema, wanted.settings(**resolved), left_out)
+
+
+def kinds_of(wanted: Reading) -> ColumnKinds:
+    """Say what columns are that do not look like it: as the settings have it, or a schema."""
+    known = wanted.known()
+    if known is None:
+        return ColumnKinds.parse(wanted.category, wanted.ordered, wanted.date)
+    wanted.refuse(["category", "ordered", "date"], "said by the schema already")
+    return ColumnKinds.of_schema(known)
 
 
 def inputs(schema: Schema, table: Table, rows: Indices) -> Array:
@@ -92,7 +119,9 @@ def clients(table: Table, place: object, column: str | None) -> tuple[list[Clien
     return list(names), table.each(position[str(piece.client)] for piece in table.pieces).astype(np.int64)
 
 
-def _schema(table: Table, roles: Roles, found: Labels, order: Order, wanted: Reading) -> Schema:
+def _schema(
+    table: Table, roles: Roles, found: Labels, order: Order, wanted: Reading, kinds: ColumnKinds
+) -> Schema:
     """Learn from the training rows how everybody's values become tensors."""
     train = order.rows[~order.test]
     mean, spread = 0.0, 1.0
@@ -107,7 +136,15 @@ def _schema(table: Table, roles: Roles, found: Labels, order: Order, wanted: Rea
     else:
         wanted.refuse(["size"], "for pictures")
         features = [
-            fit(name, table.data.column(name), train, scale=wanted.scale is not False)
+            fit(
+                name,
+                table.data.column(name),
+                train,
+                scale=wanted.scale is not False,
+                kind=kinds.of(name),
+                order=kinds.ordered.get(name, ()),
+                mark_gaps=wanted.gaps == "indicator",
+            )
             for name in roles.features
         ]
         shape = (sum(feature.width for feature in features),)
@@ -122,7 +159,7 @@ def _schema(table: Table, roles: Roles, found: Labels, order: Order, wanted: Rea
         class_names=found.names,
         label_mean=float(mean),
         label_scale=float(spread),
-        fill=wanted.gaps == "mean",
+        fill=wanted.gaps in ("mean", "indicator"),
     )
 
 
@@ -140,11 +177,18 @@ def _close_gaps(table: Table, roles: Roles, how: str, problems: list[str]) -> Ta
             problems.append(f"every row has a missing value: {counted(table, holes)}")
         return table.without(lost)
     simple = [name for name in roles.features if kind_of(table.data.column(name)) != "image"]
-    filled = {name: mask for name, mask in holes.items() if how == "mean" and name in simple}
+    filled = {name: mask for name, mask in holes.items() if how in ("mean", "indicator") and name in simple}
     if filled:
-        warn(f"missing values are filled with the mean, or with no category: {counted(table, filled)}")
+        marked = " and marked by an input of their own" if how == "indicator" else ""
+        warn(
+            f"missing values are filled with the mean{marked}, or with no category: {counted(table, filled)}"
+        )
     if left := {name: mask for name, mask in holes.items() if name not in filled}:
-        fill = "fill them with gaps='mean' (--gaps mean), " if how == "refuse" else ""
+        fill = (
+            "fill them with gaps='mean' or 'indicator' (--gaps mean, --gaps indicator), "
+            if how == "refuse"
+            else ""
+        )
         problems.append(
             f"values are missing, {counted(table, left)}: {fill}leave such rows out with gaps='drop' (--gaps drop), "
             f"or a column with drop=[...] (--drop)"

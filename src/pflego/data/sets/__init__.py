@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pflego.data.dataset import DataSet, from_arrays
-from pflego.data.sets import npz, omniglot
+from pflego.data.dataset import DataSet, Preparation, from_arrays
+from pflego.data.sets import npz, omniglot, shakespeare, watch
 from pflego.data.sets.cache import arrays, cache_dir
-from pflego.data.sets.catalogue import CATALOGUE, Entry
+from pflego.data.sets.catalogue import CATALOGUE, KNOWN, Entry
 from pflego.data.sets.download import fetch
 from pflego.data.sets.embedded import EMBEDDED
 from pflego.data.source import Source
@@ -19,33 +19,38 @@ def data_set(
     name: str,
     *,
     data_dir: str | Path | None = None,
-    split: str | None = None,
-    rotations: int | None = None,
+    wanted: Preparation | None = None,
     seed: int = 0,
 ) -> DataSet:
     """Give a data set: a .npz file by its path, or a name.
 
     A name is looked for in the data folder (`data_dir`, or the environment's PFLEGO_DATA), among those embedded and
-    in the cache, then downloaded. `split`, `rotations` and `seed` say how Omniglot is prepared.
+    in the cache, then downloaded. `wanted` and `seed` say how those are prepared that are no more than raw material.
     """
+    wanted = wanted or Preparation()
     if Path(name).suffix == ".npz":
         source, name = npz.source(Path(name)), Path(name).stem
         found = source.arrays()
     elif name in EMBEDDED and find(name, data_dir=data_dir) is None:
-        _refuse_preparation(name, split, rotations)
+        wanted.refuse_others(name, ())
         return EMBEDDED[name]()
     else:
         source = get(name, data_dir=data_dir)
         found = arrays(name, source) if name in CATALOGUE else source.arrays()
     if "images" in found:
-        return omniglot.divide(found, split=split, rotations=rotations, seed=seed)
-    _refuse_preparation(name, split, rotations)
+        return omniglot.divide(found, wanted, seed=seed)
+    if "series" in found:
+        return watch.divide(found, wanted)
+    if "speeches" in found:
+        return shakespeare.divide(found, wanted)
+    wanted.refuse_others(name, ())
     return from_arrays(name, found, source.place)
 
 
 def find(name: str, *, data_dir: str | Path | None = None) -> Source | None:
     """Find the files of a data set, in the data folder first, then in the cache. None: there are none."""
-    entry = CATALOGUE.get(name)
+    entry = KNOWN.get(name)
+    entry = entry if entry and (entry.remotes or entry.tables) else None
     if folder := data_folder(data_dir):
         if entry is None:
             return npz.source(file) if (file := folder / f"{name}.npz").is_file() else None
@@ -58,8 +63,13 @@ def get(name: str, *, data_dir: str | Path | None = None) -> Source:
     """Find the files of a data set, or download them into the cache."""
     if source := find(name, data_dir=data_dir):
         return source
+    if name in KNOWN and KNOWN[name].home:
+        raise DataError(
+            f"{name} is not downloaded, since there is no copy of it whose bytes are published. "
+            f"{_by_hand(KNOWN[name], data_folder(data_dir))}"
+        )
     if name not in CATALOGUE:
-        raise unknown("data set", name, [*EMBEDDED, *CATALOGUE])
+        raise unknown("data set", name, [*KNOWN])
     entry, folder = CATALOGUE[name], cache_dir() / name
     try:
         fetch(entry.remotes, folder)
@@ -83,10 +93,6 @@ def data_folder(data_dir: str | Path | None) -> Path | None:
 def _by_hand(entry: Entry, folder: Path | None) -> str:
     """Say which files to put where."""
     where = str(folder) if folder else "a folder and name it with --data-dir or PFLEGO_DATA"
+    if entry.home:
+        return f"Put {entry.files} into {where}. It is at {entry.home}"
     return f"Put {entry.files}, into {where}. They are at {entry.remotes[0].urls[0].rpartition('/')[0]}/"
-
-
-def _refuse_preparation(name: str, split: str | None, rotations: int | None) -> None:
-    for setting, value in [("split", split), ("rotations", rotations)]:
-        if value is not None:
-            raise DataError(f"{setting} is for omniglot alone: leave it out for {name}")

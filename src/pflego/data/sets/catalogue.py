@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from pflego.data.blocks import Blocks
 from pflego.data.dataset import ARRAYS
-from pflego.data.sets import cifar, idx, npz, omniglot
+from pflego.data.sets import cifar, idx, npz, omniglot, shakespeare, watch
 from pflego.data.sets.download import Remote
 from pflego.data.source import Source
 
@@ -22,6 +23,15 @@ _FINDERS: dict[str, tuple[Callable[[Path], Source | None], str]] = {
     "emnist": (idx.find_emnist, "EMNIST/raw"),
     "cifar10": (cifar.find, "cifar10"),
     "omniglot": (omniglot.find, "omniglot-py"),
+    "watch": (watch.find, "watch"),
+    "shakespeare": (shakespeare.find, "shakespeare"),
+}
+_PACKED = {"omniglot": omniglot.PACKED, "watch": watch.PACKED}  # arrays of a format of our own
+_ALSO = {"shakespeare": f"{shakespeare.PACKED_LINES}, "}
+_TABLES = {
+    "heart": ["heart.csv"],
+    "schools": ["Exam.csv", "exam.csv"],
+    "schools-hsb82": ["Hsb82.csv", "hsb82.csv"],
 }
 
 
@@ -36,7 +46,10 @@ class Entry:
     shape: Sequence[int]  # of a sample
     picture: Sequence[int] = ()  # its shape as a picture, where that is another one
     class_names: Sequence[str] = ()
+    clients: str = ""  # who they are, where the data say it
+    home: str = ""  # where it can be had, where nothing is downloaded
     remotes: Sequence[Remote] = ()
+    tables: Sequence[str] = ()  # what its file may be called, where it is a table
 
     @property
     def size(self) -> int:
@@ -46,16 +59,20 @@ class Entry:
     @property
     def files(self) -> str:
         """What can be put into a folder to have the set, in words."""
-        inside = omniglot.PACKED if self.name == "omniglot" else ARRAYS
-        return (
-            f"{_listed([remote.name for remote in self.remotes])}, or {self.name}.npz ({', '.join(inside)})"
-        )
+        if self.tables:
+            return self.tables[0]
+        inside = ", ".join(_PACKED.get(self.name, ARRAYS))
+        official = _listed([remote.name for remote in self.remotes])
+        return f"{official}, {_ALSO.get(self.name, '')}or {self.name}.npz ({inside})"
 
     def find(self, folder: Path) -> Source | None:
         """Find the set in a folder: <name>.npz or the official files, in its folder <name> or in itself.
 
         The folder <name> comes first, since MNIST's and Fashion-MNIST's files have the same names.
         """
+        if self.tables:
+            files = [place / name for place in (folder / self.name, folder) for name in self.tables]
+            return next((Source([file], _no_arrays) for file in files if file.is_file()), None)
         official, elsewhere = _FINDERS[self.name]
         for place in (folder / self.name, folder, folder / elsewhere):
             if (file := place / f"{self.name}.npz").is_file():
@@ -71,7 +88,13 @@ def _entry(name: str, facts: dict[str, Any]) -> Entry:
         Remote(file["name"], [address + file["name"] for address in addresses], file["size"], file["sha256"])
         for file in published
     ]
-    return Entry(name, remotes=remotes, **facts)
+    facts.setdefault("class_names", tuple(shakespeare.ALPHABET) if name == "shakespeare" else ())
+    return Entry(name, remotes=remotes, tables=_TABLES.get(name, ()), **facts)
+
+
+def _no_arrays() -> Iterator[tuple[str, Blocks]]:
+    """Give nothing: a table is read by what its columns mean."""
+    return iter(())
 
 
 def _listed(words: Sequence[str]) -> str:

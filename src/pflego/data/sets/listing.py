@@ -23,6 +23,7 @@ class Line:
     classes: int  # 0: a regression
     shape: Sequence[int]
     where: str
+    clients: str = ""  # who they are, where the data say it
 
 
 def listing(data_dir: str | Path | None = None) -> Iterator[Line]:
@@ -35,7 +36,7 @@ def listing(data_dir: str | Path | None = None) -> Iterator[Line]:
         if source is not None and source.place.suffix == ".npz" and (line := _of_file(name, source.place)):
             yield line
         else:
-            away = f"download, {entry.size / 1e6:.0f} MB" if entry.remotes else "embedded"
+            away = f"download, {entry.size / 1e6:.0f} MB" if entry.remotes else entry.home or "embedded"
             yield Line(
                 name,
                 entry.train,
@@ -43,6 +44,7 @@ def listing(data_dir: str | Path | None = None) -> Iterator[Line]:
                 entry.classes,
                 entry.shape,
                 str(source.place) if source else away,
+                entry.clients,
             )
     if folder := data_folder(data_dir):
         for file in sorted(folder.glob("*.npz")):

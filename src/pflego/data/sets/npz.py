@@ -1,4 +1,4 @@
-"""Data sets as .npz files: x_train, y_train, x_test, y_test and columns, or Omniglot's drawings."""
+"""Data sets as .npz files: x_train, y_train, x_test, y_test and columns, or packed: drawings of Omniglot, series."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from pflego.data.blocks import Blocks
 from pflego.data.dataset import ARRAYS, column_names
-from pflego.data.sets import omniglot
+from pflego.data.sets import omniglot, watch
 from pflego.data.source import Source, reading
 from pflego.errors import DataError
 
@@ -40,12 +40,13 @@ def shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 def _read(path: Path) -> Iterator[tuple[str, Blocks]]:
     with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        drawings = "images" in archive and "x_train" not in archive
-        wanted = omniglot.PACKED if drawings else ARRAYS
+        packed = next((one for one in (omniglot, watch) if one.PACKED[0] in archive), None)
+        packed = None if "x_train" in archive else packed
+        wanted = packed.PACKED if packed else ARRAYS
         if absent := [key for key in wanted if key not in archive]:
             raise DataError(f"{path} has no {', '.join(absent)}; it needs {', '.join(wanted)}")
-        if drawings:
-            yield from omniglot.unpack({key: archive[key] for key in wanted})
+        if packed:
+            yield from packed.unpack({key: archive[key] for key in wanted})
             return
         pairs = [f"{key}_{part}" for key in column_names(archive) for part in ("train", "test")]
         for key in [*wanted, *pairs]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflego.data.blocks import Array, Blocks
-from pflego.data.dataset import DataSet
+from pflego.data.dataset import DataSet, Preparation
 from pflego.data.source import Source, reading
 from pflego.errors import DataError
 from pflego.randomness import numpy_generator
@@ -84,14 +84,15 @@ def shrink(packed: Bytes) -> Bytes:
     return levels
 
 
-def divide(arrays: Mapping[str, Array], *, split: str | None, rotations: int | None, seed: int) -> DataSet:
+def divide(arrays: Mapping[str, Array], wanted: Preparation, *, seed: int) -> DataSet:
     """Set a quarter of every character aside for testing. The alphabet says whose a sample is.
 
     split="drawing" sets aside drawings, then rotates; split="paper" rotates first, as the authors did, so that
     rotations of one drawing fall on both sides.
     """
-    split = split or "drawing"
-    rotations = ROTATIONS if rotations is None else rotations
+    wanted.refuse_others("omniglot", ["split", "rotations"])
+    split = wanted.split or "drawing"
+    rotations = ROTATIONS if wanted.rotations is None else wanted.rotations
     images, character = np.asarray(arrays["images"]), np.asarray(arrays["character"], np.int64)
     x = np.stack(
         [np.rot90(images, k, axes=(1, 2)) for k in range(rotations)], axis=1
