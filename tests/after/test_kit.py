@@ -36,7 +36,8 @@ class Reader(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         words = self.words(x)
-        return self.norm(words + self.attention(words, words, words, need_weights=False)[0]).mean(1)
+        seen: Tensor = self.norm(words + self.attention(words, words, words, need_weights=False)[0])
+        return seen.mean(1)
 
 
 def images() -> nn.Module:

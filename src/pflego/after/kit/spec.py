@@ -140,6 +140,7 @@ def all_settings(model: Model, algorithm: Algorithm, seed: int, streaming: Strea
         **algorithm.settings(),
         "model": str(model.source["model"]),
         "model_seed": model.source.get("model_seed", seed),
+        "personal": None,
         "norm": model.norm,
         "seed": seed,
         **asdict(streaming),
@@ -165,9 +166,8 @@ def _unsaid(algorithm: Algorithm, settings: Mapping[str, object], seed: int) -> 
     """Map name to the value that a setting has in a run config that does not say it, all else being as it is."""
     kind: Callable[..., Algorithm] = type(algorithm)
     own = {name: settings[name] for name in declared(type(algorithm))}
-    found: dict[str, object] = {
-        "algorithm": "pflego", "model": "mlp", "model_seed": seed, "norm": None, "seed": 0, **asdict(Streaming())
-    }  # fmt: skip
+    found: dict[str, object] = {"algorithm": "pflego", "model": "mlp", "model_seed": seed, "seed": 0}
+    found |= {"personal": None, "norm": None, **asdict(Streaming())}
     for name in own:
         others: dict[str, Any] = {other: value for other, value in own.items() if other != name}
         try:
