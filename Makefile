@@ -23,8 +23,8 @@ $(BASE): $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) '.[report]'
 	touch $@
 
-$(READY): $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) '.[dev]'
+$(READY): $(BIN)/python pyproject.toml light/pyproject.toml constraints.txt
+	$(PIP) '.[dev]' --editable ./light
 	touch $(BASE) $@
 
 demo: $(BASE)  ## train a federation of handwritten digits and show what federating gains and costs
@@ -58,7 +58,7 @@ fuzz: $(READY)  ## files, settings and arguments of every wrong kind, for long: 
 	PFLEGO_FUZZ=$(or $(EXAMPLES),2000) $(PYTEST) tests/fuzz
 
 simulation: $(READY)  ## install Ray too, so that Flower's simulation is tested
-	$(PIP) '.[dev,simulation]'
+	$(PIP) '.[dev,simulation]' --editable ./light
 
 coverage: $(READY)  ## the tests once more, and which lines they reach
 	$(PYTEST) --cov --cov-report=term

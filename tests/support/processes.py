@@ -85,13 +85,20 @@ class Machines:
         self.flwr("supernode", "register", self.folder / "keys" / f"{name}.pub", "hub")
 
     def start_site(
-        self, name: str, app: Path, config: Mapping[str, str | Path], port: int = 0, *, key: str | None = None
+        self,
+        name: str,
+        app: Path,
+        config: Mapping[str, str | Path],
+        port: int = 0,
+        *,
+        key: str | None = None,
+        light: bool = False,
     ) -> None:
         self._start(
             name,
             "pflego", "deploy", "site", app, "--superlink", f"127.0.0.1:{self.door}",
             "--root-certificates", self.folder / "certs" / "ca.crt", "--key", self.folder / "keys" / (key or name),
-            "--port", str(port), "--node-config", node_config(config),
+            "--port", str(port), "--node-config", node_config(config), *(["--light"] if light else []),
         )  # fmt: skip
 
     def start_site_in_the_clear(self, name: str) -> None:
@@ -125,6 +132,10 @@ class Machines:
         """All processes that were started, and those that they have started."""
         own = [process.pid for process in self._running.values() if process.poll() is None]
         return [pid for parent in own for pid in (parent, *_descendants(parent))]
+
+    def pids_of(self, name: str) -> list[int]:
+        """One of those that were started, and what it has started."""
+        return [self._running[name].pid, *_descendants(self._running[name].pid)]
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")

@@ -18,6 +18,7 @@ from pflego.cli.compare import compare
 from pflego.cli.evaluate import evaluate
 from pflego.cli.export import export
 from pflego.cli.join import join
+from pflego.cli.kit import kit
 from pflego.cli.options import taking
 from pflego.cli.predict import predict
 from pflego.cli.report import report
@@ -61,6 +62,7 @@ app.command()(evaluate)
 app.command()(predict)
 app.command()(export)
 app.command()(join)
+app.command()(kit)
 app.command()(check)
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")

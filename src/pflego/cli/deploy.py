@@ -140,6 +140,12 @@ def site(
     poll: Annotated[
         float, typer.Option(help="Seconds between two looks for messages.", min=0.05, max=60)
     ] = 0.5,
+    light: Annotated[
+        bool,
+        typer.Option(
+            "--light", help="FOLDER is a kit of pflego kit: take part without torch, by pflego-light."
+        ),
+    ] = False,
 ) -> None:
     """Take part: a SuperNode, and a worker that keeps torch loaded.
 
@@ -147,6 +153,12 @@ def site(
     this site agrees to: a server that asks for another method, model or setting is refused.
     """
     _needs_flower()
+    if light:
+        from pflego.deploy.light import become_light
+
+        words = {"--node-config": node_config, "--superlink": superlink, "--key": key}
+        words |= {"--root-certificates": root_certificates, "--port": port, "--poll": poll}
+        become_light(folder, words)
     from pflego.deploy.site import run
 
     run(

@@ -1,0 +1,105 @@
+"""A site's worker: it takes the tasks of a SuperNode and does them here.
+
+It stands in the place of Flower's SuperExec, which starts a process for every message and runs the app that the server
+has sent. This one answers by itself, and never looks at the program that came with a task.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import httpx
+from flwr.app import Context, Error, Message
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from pflego_light.errors import LightError
+from pflego_light.flower.app import answer
+from pflego_light.kit import Kit
+
+_POLL = 0.2  # seconds between two looks at the SuperNode, which is on this machine
+_PROTECTED = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+
+log = logging.getLogger("flwr.pflego")
+
+
+def work(kit: Kit, address: str, secret: bytes, *, while_true: Callable[[], bool]) -> None:
+    """Do the tasks of the SuperNode at an address, one after the other.
+
+    secret: what the SuperNode knows its worker by; nobody else gets a task.
+    """
+    auth = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_PROTECTED)
+    client = _client(address, "SuperExec", [auth], retries=False)
+    request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+    try:
+        while while_true():
+            try:
+                acquired = client.AcquireTask(request)
+            except httpx.HTTPError:  # it is not there yet, or no longer
+                time.sleep(_POLL)
+                continue
+            if acquired.HasField("task") and acquired.token:
+                _do(kit, address, acquired.token)
+            else:
+                time.sleep(_POLL)
+    finally:
+        client.close()
+
+
+def reply_to(kit: Kit, message: Message, context: Context) -> Message:
+    """Answer; what went wrong is told, unless it could tell of the data."""
+    try:
+        return answer(kit, message, context)
+    except LightError as error:
+        log.warning("no answer: %s", error)
+        why = str(error)
+    except Exception as error:  # whatever a library does
+        log.exception("no answer")
+        why = f"{type(error).__name__}; the site's log says more"
+    return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=why), reply_to=message)
+
+
+def _do(kit: Kit, address: str, token: str) -> None:
+    client = _client(address, "flwr-clientapp", [RuntimeTokenHttpInterceptor(token)], retries=True)
+    heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heartbeat.start()
+    context, status = None, SubStatus.FAILED
+    try:
+        message, context, _, _ = pull_task_input(client)  # the last is the server's program: it stays closed
+        reply = reply_to(kit, message, context)
+        push_message(client, reply, context)
+        status = SubStatus.FAILED if reply.has_error() else SubStatus.COMPLETED
+    except Exception as error:  # without a reply, the SuperNode would wait for it for ever
+        raise LightError(
+            f"a message could not be taken or answered ({error}): start this site again"
+        ) from error
+    finally:
+        push_task_output(client, context, status, "")
+        if heartbeat.is_running:
+            heartbeat.stop()
+        client.close()
+
+
+def _client(
+    address: str, name: str, interceptors: Sequence[ProtobufClientInterceptor], *, retries: bool
+) -> RuntimeHttpClient:
+    return RuntimeHttpClient.from_server_address(
+        server_address=address,
+        insecure=True,  # it never leaves this machine
+        root_certificates=None,
+        interceptors=[RuntimeVersionHttpInterceptor(component_name=name), *interceptors],
+        retry_invoker=make_simple_http_retry_invoker() if retries else None,
+    )

@@ -1,0 +1,197 @@
+"""The linear head, in closed form.
+
+A head is one array W, (K, M + 1), the bias in its last column. On features Phi, (n, M + 1) with a last column of ones,
+targets t and residuals R = link(z) - t, both (n, K):
+
+    z = Phi W^T        d loss / d W = R^T Phi / n        d loss / d phi = R W[:, :M] / n
+
+Outputs are kept across, (K, n): short and wide, they go through memory in order. The residuals of a softmax sum to
+zero over a sample's outputs, so K - 1 rows of differences W_k - W_K do the work of K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pflego_light.arrays import Floats
+
+Any2d: TypeAlias = npt.NDArray[np.floating]
+_AGAIN = 2  # times that a head that went uphill is tried again with a tenth of the rate
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The loss at a head, and its gradient with respect to the head and to the features."""
+
+    loss: float
+    head: Floats  # (K, M + 1)
+    features: Floats  # (n, M)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a head sees: features and targets."""
+
+    features: Floats  # (n, M)
+    targets: Floats  # (n, K)
+    softmax: bool  # or half the squared error
+
+    @cached_property
+    def phi(self) -> Floats:
+        """Features and a last column of ones, (n, M + 1)."""
+        ones = np.ones((len(self.features), 1), np.float32)
+        return np.ascontiguousarray(np.hstack([self.features, ones], dtype=np.float32))
+
+    @cached_property
+    def across(self) -> Floats:
+        """The same, (M + 1, n)."""
+        return np.ascontiguousarray(self.phi.T)
+
+    @cached_property
+    def wanted(self) -> Floats:
+        """Targets, (K, n)."""
+        return np.ascontiguousarray(self.targets.T)
+
+    def outputs(self, head: Floats) -> Floats:
+        """z, (K, n)."""
+        return head @ self.across
+
+    def loss(self, head: Floats) -> float:
+        """Compute the mean loss over the samples."""
+        return loss_of(self.outputs(head), self.wanted, softmax=self.softmax)
+
+    def slope(self, head: Floats) -> Floats:
+        """d loss / d W, (K, M + 1)."""
+        if not self.softmax:
+            return self._mean(self.outputs(head) - self.wanted)
+        rows = self._mean(self._residual(head[:-1] - head[-1]))
+        return np.vstack([rows, -rows.sum(axis=0, keepdims=True)])
+
+    def _mean(self, residual: Floats) -> Floats:
+        """R^T Phi / n, from residuals across."""
+        found: Floats = residual @ self.phi / np.float32(len(self.phi))
+        return found
+
+    def _residual(self, difference: Floats) -> Floats:
+        """softmax(z) - t of all outputs but the last, (K - 1, n), which stands at 0."""
+        z = difference @ self.across
+        top = z.max(axis=0, initial=0.0)
+        z -= top
+        np.exp(z, out=z)
+        z /= z.sum(axis=0) + np.exp(-top)
+        z -= self.wanted[:-1]
+        return z
+
+    def gradient(self, head: Floats) -> Gradient:
+        """Compute loss and joint gradient."""
+        z = self.outputs(head)  # (K, n)
+        residual = residual_of(z, self.wanted, softmax=self.softmax)
+        slope: Floats = residual.T @ head[:, :-1] / np.float32(z.shape[1])
+        loss = loss_of(z, self.wanted, softmax=self.softmax)
+        return Gradient(loss, self._mean(residual), np.ascontiguousarray(slope))
+
+    def smoothness(self, start: Floats, iterations: int) -> float:
+        """L = c lambda_max(Phi^T Phi / n), by the power method."""
+        vector, n = start, np.float32(len(self.phi))
+        size = np.linalg.norm(vector)
+        for _ in range(iterations):
+            vector = (self.phi @ (vector / size)) @ self.phi / n
+            size = np.linalg.norm(vector)
+        return (0.5 if self.softmax else 1.0) * float(size)
+
+
+def residual_of(z: Floats, wanted: Floats, *, softmax: bool) -> Floats:
+    """link(z) - t, outputs along the first axis."""
+    if not softmax:
+        return z - wanted
+    chances: Floats = np.exp(z - z.max(axis=0))
+    chances /= chances.sum(axis=0)
+    return chances - wanted
+
+
+def loss_of(z: Any2d, wanted: Any2d, *, softmax: bool) -> float:
+    """mean(logsumexp(z) - z_y) over the samples whose class has an output, or mean(|z - t|^2) / 2."""
+    if not softmax:
+        return float(np.square(z - wanted).sum(axis=0).mean() / 2)
+    top = z.max(axis=0)
+    logarithms = z - (top + np.log(np.exp(z - top).sum(axis=0)))
+    return float(-(logarithms * wanted).sum() / wanted.sum())
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How a head goes downhill. With a decay, decay/2 |W - anchor|^2 is added to the loss."""
+
+    rate: float
+    rule: str = "gd"
+    momentum: float = 0.9
+    decay: float = 0.0
+    anchor: Floats | None = None  # zero if None
+
+    def pull(self, head: Floats) -> Floats:
+        """Compute the gradient of decay/2 |W - anchor|^2."""
+        return np.float32(self.decay) * (head if self.anchor is None else head - self.anchor)
+
+    def objective(self, sight: Sight, head: Floats) -> float:
+        """Compute what the steps descend."""
+        if not self.decay:
+            return sight.loss(head)
+        return sight.loss(head) + float(np.square(self.pull(head), dtype=np.float64).sum()) / (2 * self.decay)
+
+    def slope(self, sight: Sight, head: Floats) -> Floats:
+        """Compute its gradient."""
+        return sight.slope(head) + self.pull(head) if self.decay else sight.slope(head)
+
+    def steps(self, sight: Sight, head: Floats, count: int) -> Floats:
+        """Take steps."""
+        move = self._moves()
+        head = head.copy()
+        for _ in range(count):
+            head -= move(self.slope(sight, head))
+        return head
+
+    def guarded_steps(self, sight: Sight, head: Floats, count: int) -> tuple[Floats, int]:
+        """Take steps that do not end above the loss they began with; 1 if they went uphill at first."""
+        if self.rule == "gd":
+            return self.steps(sight, head, count), 0
+        before = self.objective(sight, head)
+        for attempt in range(_AGAIN + 1):
+            stepped = replace(self, rate=self.rate / 10**attempt).steps(sight, head, count)
+            if self.objective(sight, stepped) <= before:
+                return stepped, min(attempt, 1)
+        return head, 1
+
+    def _moves(self) -> Callable[[Floats], Floats]:
+        """Give a fresh function from gradients, one after the other, to the moves they cause."""
+        if self.rule == "gd":
+            return lambda gradient: gradient * np.float32(self.rate)
+        return self._momentum() if self.rule == "momentum" else self._adam()
+
+    def _momentum(self) -> Callable[[Floats], Floats]:
+        velocity: list[Floats] = []
+
+        def move(gradient: Floats) -> Floats:
+            velocity[:] = [gradient + np.float32(self.momentum) * velocity[0] if velocity else gradient]
+            return velocity[0] * np.float32(self.rate)
+
+        return move
+
+    def _adam(self) -> Callable[[Floats], Floats]:
+        first: Floats = np.zeros((), np.float32)
+        second, count = first, 0
+
+        def move(gradient: Floats) -> Floats:
+            nonlocal first, second, count
+            count += 1
+            first = first + np.float32(0.1) * (gradient - first)
+            second = second + np.float32(0.001) * (gradient * gradient - second)
+            size = np.sqrt(second / np.float32(1 - 0.999**count)) + np.float32(1e-8)
+            return np.asarray(first / size * np.float32(self.rate / (1 - 0.9**count)))
+
+        return move
