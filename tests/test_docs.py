@@ -1,7 +1,11 @@
+<<<<<<< HEAD
 """Every Python block and every pflego command in the README and docs/ runs, page by page, each in an empty folder.
 
 A block that begins with ```bash needs=NAME is run where PFLEGO_REAL_DATA has the data set of this name.
 """
+=======
+"""What the README and docs/ show runs, page by page, each in an empty folder; what they measured has a data file."""
+>>>>>>> eighteen
 
 from __future__ import annotations
 
@@ -20,7 +24,12 @@ from pflego.data.sets import find
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+<<<<<<< HEAD
 NEEDING = re.compile(r"^```(python|bash) needs=(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+=======
+TABLE = re.compile(r"(?:^ *\|.*\n)+", re.MULTILINE)
+DATA_FILE = re.compile(r"\]\(([\w./-]+\.(?:json|toml))\)")
+>>>>>>> eighteen
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -31,6 +40,25 @@ def _no_modules_left(tmp_path: Path) -> Iterator[None]:
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]
+
+
+def measured(section: str) -> list[str]:
+    """List the tables of a section that have several figures with decimals, outside of what is code."""
+    return [
+        table
+        for table in TABLE.findall(section)
+        if len(re.findall(r"\d\.\d", re.sub(r"`[^`]*`", "", table))) > 3
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_table_of_measurements_names_its_data_file(page: Path) -> None:
+    """In its own section, or where the page opens."""
+    opening, *sections = re.split(r"^(?=##)", page.read_text(), flags=re.MULTILINE)
+    assert all((page.parent / name).exists() for name in DATA_FILE.findall(page.read_text()))
+    for section in (opening, *sections):
+        for table in measured(section):
+            assert DATA_FILE.search(section) or DATA_FILE.search(opening), table
 
 
 @pytest.mark.slow

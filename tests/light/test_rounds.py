@@ -154,7 +154,7 @@ def test_an_objective_changes_what_is_sent_alike(objective: str, method: str, tm
 @pytest.mark.parametrize("memory", ["keep", "recompute"])
 def test_slices_and_memory_change_nothing_but_the_passes(method: str, memory: str, tmp_path: Path) -> None:
     algorithm = METHODS[method]
-    streaming = Streaming(slice_size=4, memory=memory)  # type: ignore[arg-type]
+    streaming = Streaming(slice_size=4, memory=memory)
     ours = play(algorithm, kit_of(tmp_path, algorithm, streaming))
     theirs = play(algorithm, None)
     if memory == "recompute":
