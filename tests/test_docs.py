@@ -1,11 +1,7 @@
-<<<<<<< HEAD
-"""Every Python block and every pflego command in the README and docs/ runs, page by page, each in an empty folder.
+"""What the README and docs/ show runs, page by page, each in an empty folder; what they measured has a data file.
 
 A block that begins with ```bash needs=NAME is run where PFLEGO_REAL_DATA has the data set of this name.
 """
-=======
-"""What the README and docs/ show runs, page by page, each in an empty folder; what they measured has a data file."""
->>>>>>> eighteen
 
 from __future__ import annotations
 
@@ -24,12 +20,9 @@ from pflego.data.sets import find
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-<<<<<<< HEAD
 NEEDING = re.compile(r"^```(python|bash) needs=(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-=======
 TABLE = re.compile(r"(?:^ *\|.*\n)+", re.MULTILINE)
 DATA_FILE = re.compile(r"\]\(([\w./-]+\.(?:json|toml))\)")
->>>>>>> eighteen
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
