@@ -12,7 +12,7 @@ from torch import Tensor
 from pflego.after.kit.graphs import Graphs, export_graphs
 from pflego.after.kit.spec import as_json, check_supported, spec_of
 from pflego.algorithms.base import Algorithm
-from pflego.errors import FolderError
+from pflego.errors import FolderError, path_of
 from pflego.files import make_folder, write_atomically
 from pflego.learning.model import Model
 from pflego.learning.problem import Streaming
@@ -31,7 +31,7 @@ class Kit:
 
 
 def write_kit(
-    folder: Path,
+    folder: str | Path,
     model: Model,
     algorithm: Algorithm,
     x: Tensor,
@@ -57,6 +57,7 @@ def write_kit(
     graphs
         Those of the same model, where they were made before.
     """
+    folder = path_of("folder", folder)
     check_supported(model, algorithm)
     if folder.exists() and not (folder.is_dir() and ((folder / SPEC).exists() or not any(folder.iterdir()))):
         raise FolderError(
