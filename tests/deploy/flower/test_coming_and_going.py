@@ -18,7 +18,7 @@ from tests.support.processes import BIN, NGINX, machines, until
 from tests.support.sites import SHAPE, arrays
 
 SITES = ["clinic", "mill", "tower"]
-ROUNDS = 40  # of which the site that comes late misses some ten
+ROUNDS = 30  # of which the site that comes late misses some ten
 
 
 def members(folder: Path) -> Members:
