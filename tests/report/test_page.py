@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from selenium.webdriver.support.ui import Select
 
 import pflego
 from pflego.report import write_report
-from tests.support.reported import ODD, run
+from tests.support.reported import ODD, federation, model, run
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
@@ -347,3 +348,22 @@ def test_paper_is_light_and_wide_enough(page: Page, reports: dict[str, Path]) ->
     assert max(widths) <= 680
     page.js("window.dispatchEvent(new Event('afterprint'))")
     assert page.js("return document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_who_was_not_asked_does_not_look_like_who_was_no_member(
+    scheme: str, page: Page, tmp_path: Path
+) -> None:
+    names = ["a", "b", "c", "d"]
+    trained = pflego.train(
+        federation(names), model(), pflego.PFLEGO(steps=3), rounds=6, participation=2,
+        population=pflego.Population(join={"d": 3}, leave={"a": 5}), progress=False,
+    )  # fmt: skip
+    page.open(write_report([trained], tmp_path / "report.html"), scheme=scheme)
+    pale, paper = page.js(
+        "const cells = document.querySelector('#presence .js-plotly-plot').data[0].colorscale[0][1];"
+        "return [cells, getComputedStyle(document.body).backgroundColor];"
+    )
+    channels = [[int(number) for number in re.findall(r"\d+", told)[:3]] for told in (pale, paper)]
+    assert all(abs(one - other) >= 20 for one, other in zip(*channels, strict=True))
+    assert "an empty place: no member then" in page.one("#presence").text

@@ -18,7 +18,7 @@ from tests.support.processes import BIN, NGINX, machines, until
 from tests.support.sites import SHAPE, arrays
 
 SITES = ["clinic", "mill", "tower"]
-ROUNDS = 40  # of which the site that comes late misses some ten
+ROUNDS = 30  # of which the site that comes late misses some ten
 
 
 def members(folder: Path) -> Members:
@@ -70,8 +70,7 @@ def test_a_federation_goes_on_with_those_who_come_and_without_those_who_go(tmp_p
         hub.start_site("tower", trial, configs["tower"])
         until("it has joined", lambda: happened(tmp_path, "tower"), seconds=LONG)
 
-        until("a round is done but for its end", lambda: answered(tmp_path, SITES), seconds=LONG)
-        hub.kill("server")  # with SIGKILL
+        hub.kill("server")  # with SIGKILL, whether or not messages of this round have reached their sites
         [joined] = happened(tmp_path, "tower")
         assert 3 < joined < ROUNDS - 3
         hub.start_server(trial)

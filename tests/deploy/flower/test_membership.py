@@ -277,6 +277,19 @@ def test_a_request_never_changes_a_round_that_has_begun(tmp_path: Path) -> None:
     assert run.plan.population == pflego.Population(leave={"mill": 3})
 
 
+def test_nobody_waits_at_the_start_for_who_is_gone_for_good(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes, out = sites(tmp_path), tmp_path / "server"
+    train(nodes, out, rounds=2)
+    del nodes[node_of("mill")]
+    ask(out, Request("leave", "mill"))
+    with caplog.at_level("INFO", "flwr.pflego"):
+        run = train(nodes, out, rounds=4, wait=1)
+    assert "4 of 4 clients are here" in caplog.text
+    assert [row["participants"] for row in run.history] == [5, 5, 4, 4]
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [

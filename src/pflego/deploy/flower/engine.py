@@ -106,11 +106,10 @@ class FlowerEngine:
     def assemble(self) -> None:
         """Wait for everybody at the start, as long as the deployment says."""
         end = time.monotonic() + self.deployment.wait
-        while len(here := self._there & self.roll.call().keys()) < len(self._there):
-            if time.monotonic() >= end:
-                break
+        wanted = self.membership.waited_for(max(1, self.members.settled))
+        while len(here := wanted & self.roll.call().keys()) < len(wanted) and time.monotonic() < end:
             time.sleep(self.poll)
-        log.info("%d of %d clients are here", len(here), len(self._there))
+        log.info("%d of %d clients are here", len(here), len(wanted))
 
     def settle(
         self, number: int, shared: Weights, check: Callable[[RemoteFederation], None]

@@ -82,6 +82,11 @@ class Membership:
         known = {str(client.id) for client in self.members.clients}
         return [name for name in self._wanted.comers if name not in known]
 
+    def waited_for(self, number: int) -> set[ClientId]:
+        """Give the members of a round, but for those of whom the operator has said since that they are gone."""
+        last = {one.client: one.what for one in requests.read(self.folder)}
+        return {one.id for one in self.members.there(number) if last.get(str(one.id)) != "leave"}
+
     def admit(self, present: Present) -> None:
         """Refuse who is neither a member nor awaited, or is not what it was, or does not fit."""
         facts, key = present.facts, present.connection.key
@@ -207,9 +212,9 @@ class Membership:
             log.warning("%s", line)
 
 
-def _both(population: Population, requests: Population) -> Population:
+def _both(population: Population, asked: Population) -> Population:
     """Give what is wanted in all: where the operator has asked for something in a round, that is what counts."""
-    for client in dict.fromkeys([*requests.comers, *requests.goers]):
-        for number, comes in requests.events(client).items():
+    for client in dict.fromkeys([*asked.comers, *asked.goers]):
+        for number, comes in asked.events(client).items():
             population = population.with_event(client, number, comes=comes)
     return population
