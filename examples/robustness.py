@@ -11,17 +11,24 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from math import ceil
 from pathlib import Path
 from statistics import fmean
+from typing import Annotated
 
 import numpy as np
+from torch import Tensor
 
+from pflego import Krum, train
 from pflego.comparison.attack import Trial, attack
 from pflego.comparison.attack_figures import draw, sheets
 from pflego.comparison.tables import as_markdown
 from pflego.data.sets import data_set
+from pflego.declaration import InPython
 from pflego.files import make_folder
+from pflego.settings.experiment import Experiment
 
 SHOES, CLOTHES = [5, 7, 9], [0, 1, 2, 3, 4, 6, 8]
 LIES = "sign,sign:10,scale,noise,samples+sign,labels,shuffle,little,little:1.5"
@@ -57,6 +64,34 @@ def of_rare(trial: Trial, given: argparse.Namespace) -> float:
     return fmean(f for client, f in trial.figures.items() if client in rare and f is not None)
 
 
+@dataclass(frozen=True)
+class Watched(Krum):
+    """Krum, which notes whom it follows: the place in the cohort, round by round."""
+
+    followed: Annotated[list[int], InPython] = field(default_factory=list)
+
+    def one_of(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Choose, and note it."""
+        chosen = super().one_of(rows, weights)
+        self.followed.append(int((rows - chosen).square().sum(dim=1).argmin()))
+        return chosen
+
+
+def count_followed(settings: Mapping[str, object], given: argparse.Namespace) -> None:
+    """Say how often Krum follows a client with shoes, where nobody lies."""
+    rule = Watched(ceil(given.share * given.participation))
+    experiment = Experiment.build({**settings, "evaluate_every": 0})
+    options = {"participation": given.participation, "rounds": given.rounds, "aggregation": rule}
+    run = train(experiment.federation, experiment.model, experiment.algorithm, **options, evaluate_every=None)
+    asked = [run.participants(number) for number in range(1, given.rounds + 1)]
+    first = given.clients - given.rare
+    rare = sum(int(client) >= first for cohort in asked for client in cohort)
+    chosen = sum(int(cohort[place]) >= first for cohort, place in zip(asked, rule.followed, strict=True))
+    print(
+        f"{rare} of {given.participation * given.rounds} asked have shoes; {rule} followed {chosen} of them"
+    )
+
+
 def main() -> None:
     """Attack it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -73,6 +108,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/robustness"))
+    parser.add_argument("--followed", action="store_true", help="count whom Krum follows, too")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
@@ -100,6 +136,8 @@ def main() -> None:
         }
         rows.append({"algorithm": given.algorithm, **row, "rare": of_rare(trial, given)})
         print(f"{trial.rule:12} {trial.lie:14} seed {trial.seed}: shoes {rows[-1]['rare']:.4f}")
+    if given.followed:
+        count_followed(settings, given)
     if given.json:
         lines = [
             json.dumps({k: round(v, 5) if isinstance(v, float) else v for k, v in r.items()}) for r in rows
