@@ -145,7 +145,7 @@ def test_what_goes_without_saying_may_be_said(tmp_path: Path, graphs: Graphs) ->
         "method.client_lr": "auto",
         "head-decay": 0,
         "model": "mlp",
-        "memory": "keep",
+        "memory": "1GB",
         "rounds": 1,
     }
     assert len(train(nodes, tmp_path / "server", **said).history) == 1

@@ -91,7 +91,7 @@ class Graphs:
     """The sessions that run a kit's files; each is made when it is first asked for."""
 
     def __init__(self, spec: Mapping[str, Any], contents: Mapping[str, bytes], threads: int) -> None:
-        self.keeps = spec["memory"] == "keep" and "backward_kept" in contents
+        self.can_keep = "backward_kept" in contents  # activations, until the way back
         self._names = spec["names"]
         self._contents = dict(contents)
         self._threads = threads
@@ -104,16 +104,18 @@ class Graphs:
         ].numpy()
         return found
 
-    def forward(self, theta: Weights, x: Array) -> tuple[Floats, Mapping[str, Any]]:
+    def forward(self, theta: Weights, x: Array, *, keep: bool) -> tuple[Floats, Mapping[str, Any]]:
         """phi(x; theta), and what the way back will need."""
         given = {**theta, self._names["input"]: x}
-        found = self._run("forward_keeping" if self.keeps else "forward", given)
+        found = self._run("forward_keeping" if keep else "forward", given)
         return found.pop(self._names["features"]).numpy(), {**given, **found}
 
-    def backward(self, passed: Mapping[str, Any], slope: Floats, names: Sequence[str]) -> Weights:
+    def backward(
+        self, passed: Mapping[str, Any], slope: Floats, names: Sequence[str], *, kept: bool
+    ) -> Weights:
         """slope^T d phi / d theta."""
         given = {**passed, self._names["slope"]: slope}
-        found = self._run("backward_kept" if self.keeps else "backward", given)
+        found = self._run("backward_kept" if kept else "backward", given)
         return {name: found[self._names["gradient"] + name].numpy() for name in names}
 
     def _run(self, role: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pflego_light.arrays import HEAD, Array, Floats, Weights
 from pflego_light.data import Data
 from pflego_light.head import Gradient, Sight, loss_of
 from pflego_light.kit import Kit
+from pflego_light.memory import plan
 from pflego_light.randomness import Generator
 from pflego_light.round import Federation
 
@@ -132,14 +133,16 @@ class Problem:
         A slice of the samples goes both ways before the next, so that only its activations are in memory.
         """
         x, targets = (self.x, self.targets) if batch is None else (self.x[batch], self.targets[batch])
-        self.passed.forward += len(x) * (1 if self.kit.graphs.keeps else 2)
+        keep = self.kit.graphs.can_keep
+        self.passed.forward += len(x) * (1 if keep else 2)
         self.passed.backward += len(x)
         theta, total = self.theta(weights), dict[str, Floats]()
         for part in self._slices(len(x)):
-            phi, passed = self.kit.graphs.forward(theta, self.kit.prepare(x[part]))
+            phi, passed = self.kit.graphs.forward(theta, self.kit.prepare(x[part]), keep=keep)
             at = Sight(phi, targets[part], self.softmax).gradient(weights[HEAD])
             share = np.float32(len(phi) / len(x))
-            found = {**self.kit.graphs.backward(passed, at.features, list(theta)), HEAD: at.head}
+            back = self.kit.graphs.backward(passed, at.features, list(theta), kept=keep)
+            found = {**back, HEAD: at.head}
             for name, slope in found.items():
                 total[name] = slope * share if name not in total else total[name] + slope * share
         return total
@@ -174,7 +177,7 @@ class Problem:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _slices(self, count: int) -> list[slice]:
-        size = self.kit.spec["slice"] or count
+        size = plan(self.kit.spec, self.samples).size
         return [slice(begin, begin + size) for begin in range(0, count, size)]
 
     def _targets(self, y: Array) -> Floats:
@@ -192,12 +195,14 @@ class ForwardPass:
         self._problem, self._theta = problem, problem.theta(weights)
         graphs, kit = problem.kit.graphs, problem.kit
         self._parts = problem._slices(problem.samples)
-        self._passed: list[Mapping[str, Any]] = []
+        self._kept = plan(kit.spec, problem.samples).samples if graphs.can_keep else 0
+        self._passed: list[Mapping[str, Any]] = []  # of those samples whose activations are kept
         features = []
         for part in self._parts:
-            phi, passed = graphs.forward(self._theta, kit.prepare(problem.x[part]))
+            keep = part.start < self._kept
+            phi, passed = graphs.forward(self._theta, kit.prepare(problem.x[part]), keep=keep)
             features.append(phi)
-            if graphs.keeps:
+            if keep:
                 self._passed.append(passed)
         problem.passed.forward += problem.samples
         self.features = features[0] if len(features) == 1 else np.concatenate(features)
@@ -206,14 +211,14 @@ class ForwardPass:
         """Turn d loss / d phi into d loss / d theta. The activations are spent."""
         problem, kit, total = self._problem, self._problem.kit, dict[str, Floats]()
         problem.passed.backward += problem.samples
-        if not kit.graphs.keeps:
-            problem.passed.forward += problem.samples
+        problem.passed.forward += problem.samples - min(self._kept, problem.samples)
         for place, part in enumerate(self._parts):
-            if kit.graphs.keeps:
+            if kept := place < len(self._passed):
                 passed = self._passed[place]
             else:
                 passed = {**self._theta, kit.spec["names"]["input"]: kit.prepare(problem.x[part])}
-            for name, slope in kit.graphs.backward(passed, slopes[part], list(self._theta)).items():
+            found = kit.graphs.backward(passed, slopes[part], list(self._theta), kept=kept)
+            for name, slope in found.items():
                 total[name] = total[name] + slope if name in total else slope
         self._passed.clear()
         return total

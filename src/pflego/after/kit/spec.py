@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from math import isinf
 from typing import Any
 
 import torch
@@ -93,7 +94,8 @@ def spec_of(
     shape, dtype: of a sample as clients store it. task: None where it is not known before the clients are.
     """
     settings = all_settings(model, algorithm, seed, streaming)
-    prepared = model.prepare(torch.zeros((1, *shape), dtype=getattr(torch, dtype))).dtype
+    samples = torch.zeros((8, *shape), dtype=getattr(torch, dtype))
+    prepared = model.prepare(samples).dtype
     return {
         "format": FORMAT,
         "versions": dict(versions),
@@ -114,8 +116,12 @@ def spec_of(
             "divide_by": 255 if dtype == "uint8" else 1,
         },
         "names": {"input": INPUT, "slope": SLOPE, "features": FEATURES, "gradient": GRADIENT, "kept": KEPT},
-        "slice": streaming.slice_size or model.slice,
-        "memory": streaming.memory,
+        "memory": {
+            "limit": None if isinf(limit := streaming.budget.limit) else limit,
+            "sample": model.activation_bytes(samples),
+            "slice": streaming.slice_size,
+            "usual_slice": model.slice,
+        },
         "task": task,
         "classes": list(classes),
         "labels": algorithm.labels,
