@@ -141,7 +141,7 @@ def draw(rows: list[Row], path: Path) -> None:
     """Draw accuracy against epsilon, a panel per data set and number of clients."""
     tested = [row for row in rows if not row["chosen_by"]]
     panels = list(dict.fromkeys((row["data"], row["clients"]) for row in tested))
-    with picture(path, len(panels), columns=2) as (figure, axes):
+    with picture(path, len(panels), columns=3 if len(panels) % 2 else 2) as (figure, axes):
         for axis, (data, clients) in zip(axes, panels, strict=True):
             own = [row for row in tested if (row["data"], row["clients"]) == (data, clients)]
             for number, name in enumerate([*RATES, ALONE]):

@@ -184,6 +184,13 @@ def test_a_bounded_contribution_is_never_longer_than_the_clip(values: list[float
     assert all(torch.equal(again[name], sent[name]) for name in sent)
 
 
+def test_an_engine_that_sums_before_anything_was_clipped_is_refused() -> None:
+    twin = world(clients=60)
+    with pytest.raises(pflego.SettingError, match="summed some already"):
+        train(twin, pflego.PFLEGO(steps=2), participation=60, rounds=1, engine=LocalEngine)
+    train(twin, pflego.PFLEGO(steps=2), participation=60, rounds=1)  # ours knows
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_counts_as_zeros(bad: float) -> None:
     guard = Guard(PRIVACY, {}, 1.0, b"", Round(1))

@@ -276,6 +276,11 @@ def timeless(history: list[HistoryRow]) -> list[HistoryRow]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in history]
 
 
+def known(row: HistoryRow) -> dict[str, float]:
+    """Leave out what there is nothing to say of, as of a round that nobody took part in."""
+    return {name: value for name, value in row.items() if value is not None}
+
+
 def assert_identical(ours: Run, theirs: Run) -> None:
     """Two runs have the same history, weights and states, to the last digit."""
     assert timeless(ours.history) == timeless(theirs.history)

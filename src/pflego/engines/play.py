@@ -299,6 +299,11 @@ class Exchange:
             if o.contribution is not None
         }
         if guard is not None:
+            if work.sums:
+                raise SettingError(
+                    "privacy= clips every client before anything is summed, and this engine has summed some already: "
+                    "it must give each client's contribution by itself"
+                )
             parts = {position: (weight, guard.bounded(sent)) for position, (weight, sent) in parts.items()}
         sent = [outcome.contribution for outcome in arrived if outcome.contribution is not None]
         tops = [{n: t for n, t in part.items() if n in names} for part in (*sent, *work.sums)]
