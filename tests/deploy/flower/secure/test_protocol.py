@@ -225,13 +225,16 @@ def test_a_share_that_was_changed_or_sent_elsewhere_is_refused() -> None:
         send({**honest, 0: token})
 
 
+def changed(share: str) -> str:
+    """Change a share's first block: what it gives can still be unpadded, and is another secret."""
+    return share[:10] + ("0" if share[10] != "0" else "1") + share[11:]
+
+
 def test_a_wrong_share_in_the_last_stage_is_found_and_left_out() -> None:
     one, values, _ = played(6)
     one.reveal_all()
     good = dict(one.revealed)
-    flipped = {
-        number: text[:-1] + ("0" if text[-1] != "0" else "1") for number, text in good[0].seeds.items()
-    }
+    flipped = {number: changed(text) for number, text in good[0].seeds.items()}
     one.revealed[0] = Revealed(flipped, {})
     total, _ = one.result()
     np.testing.assert_allclose(total, values.sum(axis=0), atol=1e-7 * one.layout.bound)
@@ -249,8 +252,7 @@ def test_a_wrong_share_of_a_lost_clients_key_is_found() -> None:
     one.share_keys()
     one.mask_all(values, figures, lost=[2])
     one.reveal_all()
-    text = one.revealed[0].keys[2]
-    one.revealed[0] = replace(one.revealed[0], keys={2: text[:-1] + ("0" if text[-1] != "0" else "1")})
+    one.revealed[0] = replace(one.revealed[0], keys={2: changed(one.revealed[0].keys[2])})
     with pytest.raises(MessageError, match="stays masked"):  # exactly as many as are needed
         one.result()
 
