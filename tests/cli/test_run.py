@@ -370,7 +370,8 @@ def test_the_command_itself_exits_with_status_2_and_one_line(tmp_path: Path) -> 
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
         "pflego: unknown data set 'digts': did you mean 'digits'? "
-        "(known: cifar10, diabetes, digits, emnist, fashion-mnist, mnist, omniglot)"
+        "(known: cifar10, diabetes, digits, emnist, fashion-mnist, "
+        "heart, mnist, omniglot, schools, schools-hsb82, shakespeare, watch)"
     ]
 
 
