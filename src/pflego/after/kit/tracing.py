@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any
 
 import torch
@@ -62,6 +63,8 @@ class Traced:
     def kept(self) -> list[fx.Node] | None:
         """List what the way back needs of the way forth; None: a size of it is no plain number of samples."""
         before = _needed(self._outputs[:1])
+        # of an operation with several results, such as a maximum and where it was, the way forth has them all
+        before |= {n: None for n in self.graph.graph.nodes if n.target is getitem and n.args[0] in before}
         after = [node for node in _needed(self._outputs[1:]) if node not in before]
         found = [parent for node in after for parent in node.all_input_nodes if parent in before]
         kept: dict[fx.Node, None] = {}
