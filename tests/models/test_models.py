@@ -56,6 +56,10 @@ def test_windows_of_any_length_and_channels_become_64_features(shape: tuple[int,
 def test_texts_of_any_length_become_128_features(length: int) -> None:
     model = models.build("char-cnn", (length,))
     model.check(torch.randint(128, (3, length)).int())
+    text = torch.randint(64, (1, length))
+    changed = text.repeat(length, 1) + 64 * torch.eye(length, dtype=torch.long)  # one character in each row
+    features = model.phi(model.weights(), torch.cat([text, changed]))
+    assert (features[1:] != features[0]).any(dim=1).all()  # every character is seen, the last one above all
 
 
 @pytest.mark.parametrize(

@@ -37,14 +37,10 @@ def char_cnn(shape: Sequence[int]) -> nn.Module:
         raise ModelError(
             f"the model char-cnn takes at least {_SHORTEST} characters, not samples of shape {tuple(shape)}"
         )
-    length = ((shape[0] - 5) // 2 + 1 - 5) // 2 + 1
-    return nn.Sequential(
-        EmbeddedFirst(),
-        nn.Conv1d(_WIDTH, 64, 5, stride=2),
-        nn.ReLU(),
-        nn.Conv1d(64, 64, 5, stride=2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(64 * length, 128),
-        nn.ReLU(),
-    )
+    layers: list[nn.Module] = [EmbeddedFirst()]
+    length = shape[0]
+    for before in (_WIDTH, 64):
+        odd = (length - 5) % 2  # a stride of 2 would miss the last character, which says most
+        layers += [nn.ConstantPad1d((odd, 0), 0.0), nn.Conv1d(before, 64, 5, stride=2), nn.ReLU()]
+        length = (length + odd - 5) // 2 + 1
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * length, 128), nn.ReLU())
