@@ -217,7 +217,9 @@ class Model:
     def activation_bytes(self, x: Tensor) -> int:
         """Measure, once, how much is held of each sample between the way through the backbone and the way back."""
         if self._activation_bytes is None:
-            weights = {name: w.to(x.device).requires_grad_() for name, w in self.weights().items()}
+            weights = {name: w.to(x.device) for name, w in self.weights().items()}
+            for name in self.names:
+                weights[name].requires_grad_()
             given = self.prepare(x)
             with Activations({**weights, **self.constants, "": given}) as held, torch.enable_grad():
                 self.phi(weights, given)
