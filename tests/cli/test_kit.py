@@ -22,7 +22,7 @@ def test_a_kit_of_settings_is_read_by_a_light_client(tmp_path: Path) -> None:
     assert kit.method["steps"] == 7
     assert kit.shapes == {"1.weight": (200, 64), "1.bias": (200,)}
     spec = json.loads((tmp_path / "kit" / "spec.json").read_text())
-    assert (spec["task"], spec["classes"], spec["seed"], spec["slice"]) == (
+    assert (spec["task"], spec["classes"], spec["seed"], spec["memory"]["slice"]) == (
         "classification",
         [*range(10)],
         3,
