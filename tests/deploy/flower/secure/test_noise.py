@@ -25,7 +25,7 @@ from pflego.deploy.flower.secure.settings import SecureSum
 from pflego.exchange.privacy import ClientPrivacy, gaussian
 from pflego.exchange.round import Round
 from pflego.training.loop import NothingLearnedWarning
-from tests.deploy.flower.secure.test_rounds import MILL, overheard
+from tests.deploy.flower.secure.test_rounds import MILL, PowerCut, overheard, watched
 from tests.deploy.flower.secure.test_site import SHARED, Sites
 from tests.support.grid import Node, NoReplyError
 from tests.support.secure_sums import Sum
@@ -195,6 +195,24 @@ def test_where_a_site_is_lost_there_is_still_all_noise(tmp_path: Path) -> None:
         assert run.history[0]["missing"] == 1
         results.append(shared_of(run))
     variance_of(results[0] - results[1], FULL)
+
+
+@pytest.mark.parametrize("stage", ["train.masked", "train.unmask"])
+def test_a_server_that_was_killed_has_the_noise_once(stage: str, exact: pflego.Run, tmp_path: Path) -> None:
+    """Before the last stage a new sum takes the place of the old one, with new noise; after it the same sum goes on."""
+    nodes = sites(tmp_path)
+
+    def cut(kind: str, message: Message) -> None:
+        if kind == stage:
+            raise PowerCut
+
+    nodes[996].answer = watched(cut)  # all others have answered
+    with pytest.raises(PowerCut):
+        train(nodes, tmp_path / "server", **ASKED, rounds=1)
+    nodes[996].answer = app
+    run = train(nodes, tmp_path / "server", **ASKED, rounds=1)
+    assert run.history[0]["missing"] == 0
+    variance_of(shared_of(run) - shared_of(exact), FULL * len(NAMES) / NEEDED)
 
 
 def test_where_too_few_stay_the_server_releases_noise_of_its_own(tmp_path: Path) -> None:
