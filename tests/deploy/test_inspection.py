@@ -94,3 +94,18 @@ def test_with_secure_sums_it_says_what_the_server_sees(tmp_path: Path) -> None:
     assert told.exit_code == 0, told.output
     assert "sums alone" in told.output
     assert "fewer than 7" in told.output
+
+
+def test_with_secure_sums_and_privacy_it_says_that_no_sum_is_exact(tmp_path: Path) -> None:
+    given = {"secure": True, "privacy": "clip=0.5,noise=2", "weighting": "equal", "classes": "0-4"}
+    write_app(tmp_path / "app", {**CONFIG, **given})
+    node = sites(tmp_path, NAMES)[999]
+    config = " ".join(f'{name}="{value}"' for name, value in node.config.items())
+    shown = inspect(tmp_path / "app", config)
+    assert shown.metrics == []
+    assert shown.secure.clip == 0.5
+    told = CliRunner().invoke(deploy, ["inspect", str(tmp_path / "app"), "--node-config", config])
+    assert told.exit_code == 0, told.output
+    for words in ("and nothing else", "sums alone", "a norm of 0.5", "part of the noise", "no exact sum"):
+        assert words in told.output, words
+    assert "the server itself sees the message as it is" not in told.output

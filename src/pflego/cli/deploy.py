@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from pflego.deploy.flower.secure.settings import SecureSum
     from pflego.deploy.inspection import Line
+    from pflego.exchange.privacy import ClientPrivacy
 
 app = typer.Typer(
     help="A federation across real machines, on Flower: the app, certificates, keys, and what leaves a site.",
@@ -199,17 +200,18 @@ def inspect(
     if seen.privacy is None:
         console.print("and numbers: " + ", ".join(seen.metrics))
         console.print("\nwhen everybody is evaluated: how many test samples, their loss and score")
-        if seen.secure.on:
-            console.print(f"\n[bold]What the server sees of that[/bold]: {_of_sums(seen.secure)}")
     else:
         console.print(
             "and nothing else: no loss, no score, no number of samples, none of its own classes (samples, tests and "
             "classes above are the same for every site)"
         )
-        console.print(
-            f"the server clips it to a norm of {seen.privacy.clip:g} and adds noise to the sum ({seen.privacy}): what "
-            "it gives to others hardly depends on this client; the server itself sees the message as it is"
-        )
+        if not seen.secure.on:
+            console.print(
+                f"the server clips it to a norm of {seen.privacy.clip:g} and adds noise to the sum ({seen.privacy}): "
+                "what it gives to others hardly depends on this client; the server itself sees the message as it is"
+            )
+    if seen.secure.on:
+        console.print(f"\n[bold]What the server sees of that[/bold]: {_of_sums(seen.secure, seen.privacy)}")
     console.print(
         f"\n[bold]What comes in[/bold]: {sum(line.bytes for line in seen.received):,} bytes of weights"
     )
@@ -273,12 +275,18 @@ def leave(client: ClientName, out: RunFolder = Path("runs/federation")) -> None:
     say(f"client {client} leaves before the next round")
 
 
-def _of_sums(secure: SecureSum) -> str:
+def _of_sums(secure: SecureSum, privacy: ClientPrivacy | None) -> str:
+    finish = (
+        "masked before they leave; so are the numbers beside them"
+        if privacy is None
+        else f"given this machine's part of the noise ({privacy}), then masked before they leave: the parts of those "
+        "who must stay make up all of the noise, so that the server has no exact sum"
+    )
     return (
         f"sums alone, each of {secure.threshold:.0%} of a round's clients or more, and never of fewer than "
         f"{secure.least}. Weights are shortened to a norm of {secure.limit:g}, multiplied by this client's share and "
-        "masked before they leave; so are the numbers beside them. In every sum there leave too: two public keys, "
-        "encrypted shares for the other clients, and shares of theirs at the end"
+        f"{finish}. In every sum there leave too: two public keys, encrypted shares for the other clients, and shares "
+        "of theirs at the end"
     )
 
 

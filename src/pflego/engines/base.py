@@ -59,6 +59,9 @@ class Work:
         default_factory=list
     )  # weighted, of contributions that no outcome has by itself
     seconds: float = 0.0  # of the busiest worker, evaluation left out
+    noised: bool = (
+        False  # whether clients have clipped what is in the sums, and added the noise of privacy to it
+    )
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ class Exchange:
             # without any reply there is no step, not even one of the server's momentum, unless it would tell
             if gathered.arrived or guard is not None:
                 aggregate = self.aggregate(gathered, asked=len(turns))
-                if guard is not None:
+                if guard is not None and not work.noised:
                     aggregate, guarded = guard.release(aggregate, _form(engine, exchange, aggregate))
                 known = replace(now, alpha=_share(turns, now))
                 moved, memory = self.algorithm.server_step(known, shared, server, aggregate)
@@ -299,10 +299,10 @@ class Exchange:
             if o.contribution is not None
         }
         if guard is not None:
-            if work.sums:
+            if work.sums and not work.noised:
                 raise SettingError(
                     "privacy= clips every client before anything is summed, and this engine has summed some already: "
-                    "it must give each client's contribution by itself"
+                    "it must give each client's contribution by itself, or let clients clip and add noise (Work.noised)"
                 )
             parts = {position: (weight, guard.bounded(sent)) for position, (weight, sent) in parts.items()}
         sent = [outcome.contribution for outcome in arrived if outcome.contribution is not None]

@@ -25,6 +25,8 @@ from pflego.deploy.flower.site_config import Assignment, as_python
 from pflego.errors import SettingError
 from pflego.exchange.aggregation import aggregation_of
 from pflego.exchange.objective import QFair, objective_of
+from pflego.exchange.privacy import privacy_of
+from pflego.federation.participation import Everyone, participation_of
 from pflego.federation.population import Population, population_of
 from pflego.federation.roster import ClientId
 from pflego.learning.model import Model
@@ -164,6 +166,8 @@ class AppConfig:
                 )
         if deployment.secure.on:
             _check_sums(settings)
+            privacy = privacy_of(settings.value("privacy"))
+            deployment = replace(deployment, secure=deployment.secure.under(privacy))
         settings.tables["model"].setdefault("name", models.usual(""))
         settings.tables["run"].setdefault("out", "runs/federation")
         read = cls(settings, deployment)
@@ -213,9 +217,11 @@ def _check_sums(settings: Settings) -> None:
         aggregation_of(settings.value("aggregation")),
         objective_of(settings.value("objective")),
     )
-    if settings.value("privacy") is not None:
+    participation = participation_of(settings.value("participation"))
+    if privacy_of(settings.value("privacy")) is not None and not isinstance(participation, Everyone):
         raise SettingError(
-            "secure sums hide the contributions that privacy= clips at the server: take one of the two"
+            f"participation={participation}: who is in a secure sum is told to all who are in it, so that drawing "
+            "clients at random hides none of them, and privacy= would account for less than it costs: take everyone"
         )
     if settings.value("compression") is not None:
         raise SettingError(

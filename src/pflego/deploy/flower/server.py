@@ -64,12 +64,14 @@ def _engine(
 ) -> FlowerEngine:
     """Give the engine that the deployment asks for."""
     parts = (grid, roll, membership, model, config.algorithm, config.seed, config.deployment)
+    wanted = config.assignment
+    private = wanted.privacy is not None
     if config.deployment.secure.on:
         from pflego.deploy.flower.secure.engine import SecureEngine
 
-        return SecureEngine(*parts, poll=poll, folder=config.out / "sums")
-    wanted = config.assignment
-    private = wanted.privacy is not None
+        return SecureEngine(
+            *parts, private=private, poll=poll, folder=config.out / "sums", privacy=wanted.privacy
+        )
     return FlowerEngine(*parts, private=private, poll=poll, compression=wanted.compression)
 
 

@@ -75,7 +75,8 @@ class Assignment:
         seed = given.get("seed", 0)
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise SettingError(f"seed must be a whole number, not {seed!r}")
-        secure, algorithm = SecureSum(**arguments(SecureSum, given)), kind(**arguments(kind, own))
+        privacy, algorithm = privacy_of(given.get("privacy")), kind(**arguments(kind, own))
+        secure = SecureSum(**arguments(SecureSum, given)).under(privacy)
         secure.check_method(algorithm)
         return cls(
             algorithm,
@@ -84,7 +85,7 @@ class Assignment:
             model_options=arguments(models.build, given),
             seed=seed,
             streaming=Streaming(**arguments(Streaming, given)),
-            privacy=privacy_of(given.get("privacy")),
+            privacy=privacy,
             classes=classes_in(str(given.get("classes", ""))),
             secure=secure,
             compression=compression_of(given.get("compression")),

@@ -14,6 +14,7 @@ from pflego.deploy.flower.terms import run_config
 from pflego.deploy.folder import write_app
 
 SECURE = {"secure": True, "secure-clip": 1.0}
+PRIVATE = {"privacy": "clip=1,noise=2", "weighting": "equal", "classes": "0-9"}
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,10 @@ SECURE = {"secure": True, "secure-clip": 1.0}
         ({"objective": "cvar:0.1"}, "single clients' losses"),
         ({"objective": "agnostic:0.1"}, "single clients' losses"),
         ({"max-norm": 3.0}, "max_norm is a check of single replies"),
+        ({**PRIVATE, "privacy": "clip=1,noise=2,quantile=0.5"}, "leave out quantile"),
+        ({**PRIVATE, "privacy": "clip=2,noise=2"}, "leave out secure_clip"),
+        ({**PRIVATE, "participation": "binomial:0.5"}, "take everyone"),
+        ({**PRIVATE, "participation": 4}, "take everyone"),
     ],
 )
 def test_what_needs_single_contributions_is_refused(given: dict[str, object], why: str) -> None:
@@ -45,6 +50,12 @@ def test_what_sums_can_tell_is_accepted() -> None:
     for given in ({}, {"objective": "qfair:1.0"}, {"algorithm": "fedavg"}, {"missing": "renormalise"}):
         assert AppConfig.read({**SECURE, **given}).assignment.secure == SecureSum(on=True, clip=1.0)
     assert not AppConfig.read({}).deployment.secure.on
+
+
+@pytest.mark.parametrize("clip", [{}, {"secure-clip": 0.5}])
+def test_the_clip_of_privacy_is_that_of_the_sum(clip: dict[str, object]) -> None:
+    read = AppConfig.read({**PRIVATE, "privacy": "clip=0.5,noise=2", "secure": True, **clip})
+    assert read.deployment.secure == read.assignment.secure == SecureSum(on=True, clip=0.5)
 
 
 def test_an_app_says_it_to_its_sites(tmp_path: Path) -> None:

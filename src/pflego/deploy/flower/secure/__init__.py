@@ -11,7 +11,8 @@ x_i is the client's weighted contribution in whole numbers modulo a power of two
 those who arrived, the server rebuilds the rest from any `threshold` clients' shares, and what is left is the sum.
 
 party.py is the client's half and tally.py the server's: pure functions without files or messages. site.py answers
-Flower's messages with the first, rounds.py drives a round with the second.
+Flower's messages with the first, rounds.py drives a round with the second. Under differential
+privacy noise.py adds a share of the noise to x_i.
 
 Nothing here is cryptography of our own: key agreement, Shamir shares and authenticated encryption are Flower's, masks
 are ChaCha20 key streams and keys are derived by HKDF, both of `cryptography`.

@@ -13,6 +13,7 @@ from pflego.codec import Reader, digest
 from pflego.deploy.flower.facts import Common
 from pflego.deploy.flower.messages import Moment, read_round
 from pflego.deploy.flower.secure.fixed_point import Floats
+from pflego.deploy.flower.secure.noise import draw_share
 from pflego.exchange.metrics import How, Metric, Metrics, largest, total
 from pflego.exchange.round import Round
 from pflego.exchange.transforms import Clip
@@ -23,17 +24,23 @@ from pflego.weights import Weights, norm
 CLIPPED = "clipped"  # the metric: clients whose contribution was shortened
 PASSES = ("forward_passes", "backward_passes")
 SCORE = 3  # figures of a test result
+_MARGIN = 1e-6  # under noise a contribution is shorter by this share, so that no rounding lengthens it beyond the clip
 
 
-def row_of(contribution: Weights, *, clip: float, weight: float, now: Round, client: ClientId) -> Floats:
-    """Clip a contribution, multiply it by its weight, and lay it out by the order of its names.
+def row_of(
+    contribution: Weights, *, clip: float, weight: float, now: Round, client: ClientId, deviation: float = 0.0
+) -> Floats:
+    """Clip a contribution, multiply it by its weight, add noise, and lay it out by the order of its names.
 
-    This is all that leaves of it. Noise for differential privacy belongs here, after the weight: with a variance of
-    1 / threshold of the sum's for each client, the sum of the fewest clients that are unmasked has all of it.
+    This is all that leaves of it.
+
+    deviation: of this client's share of the noise; 0: none.
     """
-    clipped = Clip(clip)(contribution, now, client)
+    limit = clip * (1 - _MARGIN) if deviation else clip
+    clipped = Clip(limit)(contribution, now, client)
     rows = [clipped[name].detach().cpu().double().reshape(-1).numpy() for name in sorted(clipped)]
-    return weight * np.concatenate([np.zeros(0), *rows])
+    row = weight * np.concatenate([np.zeros(0), *rows])
+    return row + draw_share(len(row), deviation) if deviation else row
 
 
 def contribution_of(row: Floats, like: Weights) -> Weights:

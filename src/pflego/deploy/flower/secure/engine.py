@@ -21,7 +21,9 @@ from pflego.deploy.flower.secure.content import (
 )
 from pflego.deploy.flower.secure.rounds import SecureSums, Standing, Summed, Wanted
 from pflego.engines.base import Outcome, Turn, Work
+from pflego.engines.rehearsal import Rehearsed
 from pflego.exchange.metrics import How
+from pflego.exchange.privacy import ClientPrivacy
 from pflego.learning.evaluation import Pooled, Score
 from pflego.weights import Weights
 
@@ -36,13 +38,18 @@ class SecureEngine(FlowerEngine):
     ----------
     folder
         Where a sum is written down until its round is over.
+    privacy
+        By which clients add noise to what they send, and send no figures; None: neither.
     """
 
     folder: Path = field(kw_only=True)
+    privacy: ClientPrivacy | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._sums = SecureSums(self.members.run, self.deployment.secure, self._ask, self.folder)
+        self._sums = SecureSums(
+            self.members.run, self.deployment.secure, self._ask, self.folder, self.privacy
+        )
 
     def run(self, turns: Sequence[Turn], shared: Weights) -> Work:
         """Let every client of the cohort do its work, and give the sum of what came of it."""
@@ -51,10 +58,7 @@ class SecureEngine(FlowerEngine):
         now = turns[0].now
         self._last = now.number
         like = self._rehearsed[now.exchange]
-        known: dict[str, How] = {
-            **summable({**ALWAYS, **{name: metric.how for name, metric in like.metrics.items()}}),
-            CLIPPED: "sum",
-        }
+        known = self._figures(like)
         by_client = {self.members.clients[turn.position].id: turn for turn in turns}
         summed = self._sums.sum(
             Wanted(
@@ -82,7 +86,7 @@ class SecureEngine(FlowerEngine):
         together = metrics_of(
             summed.figures, known
         )  # of all: they stand with the first, passes with everybody
-        passes = {name: together[name] for name in PASSES}
+        passes = {name: together[name] for name in PASSES if name in together}
         outcomes = [
             Outcome(
                 position,
@@ -97,8 +101,20 @@ class SecureEngine(FlowerEngine):
             for client, position in positions.items()
         ]
         return self._go_on(
-            Work(outcomes, [contribution_of(summed.values, like.contribution)], seconds=summed.seconds)
+            Work(
+                outcomes,
+                [contribution_of(summed.values, like.contribution)],
+                seconds=summed.seconds,
+                noised=self.privacy is not None,
+            )
         )
+
+    def _figures(self, like: Rehearsed) -> dict[str, How]:
+        """Name what is summed up beside contributions, and how it is combined; under privacy nothing is."""
+        if self.privacy is not None:
+            return {}
+        measured = {name: metric.how for name, metric in like.metrics.items()}
+        return {**summable({**ALWAYS, **measured}), CLIPPED: "sum"}
 
     def scores(self, shared: Weights, *, adapt: bool = False) -> list[Score]:
         """Let every client try its model on its own test data; give the sum of their results, and nobody's own."""

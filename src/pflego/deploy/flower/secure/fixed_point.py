@@ -1,8 +1,9 @@
 """Contributions as whole numbers modulo a power of two, where masks are added without a trace.
 
-A value v becomes round(v / step), to the nearest, modulo 2^(8 width). `step` is fitted to the clip: the sum of all
-clients' values never leaves the range, however they lie. `width`, the bytes of a number, is the smallest by which the
-sum errs by less than 1e-4 of its norm, whatever that is down to a thousandth of the norm that the clip allows.
+A value v becomes round(v / step), to the nearest, modulo 2^(8 width). `step` is fitted to the clip, and to noise where
+there is some: the sum of all clients' values never leaves the range, however they lie. `width`, the bytes of a number,
+is the smallest by which the sum errs by less than 1e-4 of its norm without noise, whatever that is down to a thousandth
+of the norm that the clip allows.
 
 Figures (losses, counts) are few and of unknown size: 64 bits each, in steps of 2^-24.
 """
@@ -37,7 +38,8 @@ class Layout:
     values: int  # numbers in a contribution
     figures: int  # and beside it
     parties: int  # that could be in the sum
-    bound: float  # the largest absolute value that a number of the sum can have
+    bound: float  # the largest absolute value that a number of the sum can have, without noise
+    spread: float = 0.0  # that all clients' noise together can add to it
 
     @cached_property
     def width(self) -> int:
@@ -84,7 +86,7 @@ class Layout:
 
     def _step(self, width: int) -> float:
         # a number of the sum is off by half a step for every party, and by one more where a product rounds up
-        return self.bound / (2.0 ** (8 * width - 1) - 2 * self.parties)
+        return (self.bound + self.spread) / (2.0 ** (8 * width - 1) - 2 * self.parties)
 
 
 def added(parts: Iterable[Words]) -> Words:

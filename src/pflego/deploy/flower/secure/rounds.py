@@ -22,10 +22,12 @@ from pflego.codec import Decoded, MessageError, Reader, decode
 from pflego.deploy.flower.messages import pack, payload, plain
 from pflego.deploy.flower.roll import Present
 from pflego.deploy.flower.secure.fixed_point import Floats, Layout, Words, added
+from pflego.deploy.flower.secure.noise import layout_of, share_deviation
 from pflego.deploy.flower.secure.party import Revealed, Shared
 from pflego.deploy.flower.secure.roster import Entry, Keys, Roster, Session
 from pflego.deploy.flower.secure.settings import SecureSum
 from pflego.deploy.flower.secure.tally import unmask
+from pflego.exchange.privacy import ClientPrivacy
 from pflego.federation.roster import ClientId
 from pflego.files import make_folder, read_tensors, write_tensors
 from pflego.weights import Weights
@@ -111,10 +113,15 @@ class SecureSums:
         Reaches clients.
     folder
         Where a sum is written down until its round is over.
+    privacy
+        By which clients add noise to what they send; None: they add none.
     """
 
-    def __init__(self, run: str, rules: SecureSum, ask: Ask, folder: Path) -> None:
+    def __init__(
+        self, run: str, rules: SecureSum, ask: Ask, folder: Path, privacy: ClientPrivacy | None = None
+    ) -> None:
         self._run, self._rules, self._ask, self._folder = run, rules, ask, folder
+        self._privacy = privacy
         self._bytes: dict[ClientId, int] = {}
 
     def sum(self, wanted: Wanted) -> Summed | None:
@@ -285,8 +292,8 @@ class SecureSums:
         return count >= needed
 
     def _layout(self, wanted: Wanted, roster: Roster) -> Layout:
-        bound = roster.weight * self._rules.limit
-        return Layout(wanted.values, wanted.figures, len(roster.entries), bound)
+        deviation = share_deviation(roster, self._rules, self._privacy)
+        return layout_of(roster, self._rules, wanted.values, wanted.figures, deviation=deviation)
 
     def _path(self, wanted: Wanted) -> Path:
         return self._folder / f"{wanted.round}-{wanted.kind}-{wanted.exchange}.safetensors"

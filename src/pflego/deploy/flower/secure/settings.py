@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Annotated
 
 from pflego.algorithms.base import Algorithm
 from pflego.declaration import Limits, Positive, Spelled, check_fields, declared
 from pflego.errors import SettingError
+from pflego.exchange.privacy import ClientPrivacy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,8 @@ class SecureSum:
         Send contributions, losses and test results in secure sums alone: the server sees no single one.
     clip
         The largest Euclidean norm of a contribution, all tensors together; a longer one is shortened at its site. With
-        secure=true it must be given, and is best a few times the usual norm: numbers are rounded to fit its range.
+        secure=true it must be given, unless privacy= gives it, and is best a few times the usual norm: numbers are
+        rounded to fit its range.
     threshold
         The share of a round's clients that must stay to its end: with fewer, nothing is unmasked and the round comes to
         nothing. A single contribution stays hidden from a server that some clients help, if they are fewer than
@@ -44,15 +46,32 @@ class SecureSum:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.on and self.clip is None:
+
+    def under(self, privacy: ClientPrivacy | None) -> SecureSum:
+        """Give the same with the clip settled, which is that of privacy where there is some."""
+        if not self.on:
+            return self
+        if privacy is None:
+            if self.clip is None:
+                raise SettingError(
+                    "secure sums need secure_clip: the largest norm of a contribution (the log of a run without them "
+                    "tells the median of every round)"
+                )
+            return self
+        if privacy.quantile is not None:
             raise SettingError(
-                "secure sums need secure_clip: the largest norm of a contribution (the log of a run without them tells "
-                "the median of every round)"
+                "with secure sums the clip of privacy= must stay, since noise is added and numbers are rounded at the "
+                "sites by a clip that their operators have accepted: leave out quantile"
             )
+        if self.clip not in (None, privacy.clip):
+            raise SettingError(
+                f"secure_clip={self.clip:g} is not the clip of privacy=, {privacy.clip:g}: leave out secure_clip"
+            )
+        return replace(self, clip=privacy.clip)
 
     @property
     def limit(self) -> float:
-        """The clip of secure sums that are on."""
+        """The clip of secure sums that are on, once it is settled."""
         assert self.clip is not None
         return self.clip
 

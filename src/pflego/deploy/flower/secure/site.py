@@ -27,8 +27,9 @@ from pflego.deploy.flower.secure.content import (
     row_of,
     with_clipped,
 )
-from pflego.deploy.flower.secure.fixed_point import Floats, Layout
+from pflego.deploy.flower.secure.fixed_point import Floats
 from pflego.deploy.flower.secure.identity import Identity
+from pflego.deploy.flower.secure.noise import layout_of, share_deviation
 from pflego.deploy.flower.secure.party import Party
 from pflego.deploy.flower.secure.roster import Entry, Roster, Session, digest_of
 from pflego.deploy.flower.secure.settings import SecureSum
@@ -36,6 +37,7 @@ from pflego.deploy.flower.secure.stage_file import Answer, Stage, StageFile
 from pflego.deploy.flower.site_config import Site
 from pflego.deploy.flower.terms import Answers, Question
 from pflego.deploy.flower.work import Seat
+from pflego.exchange.privacy import ClientPrivacy
 from pflego.weights import Weights
 
 _MOST_FIGURES = 200
@@ -80,8 +82,12 @@ def masked(content: RecordDict, context: Context) -> RecordDict:
         }
         party = protocol.receive(party, tokens, stage.rules)
         own = roster.entries[roster.number(party.client)]
-        row, figures, question = (_trained if stage.session.kind == "train" else _scored)(stage, own, context)
-        layout = Layout(len(row), len(figures), len(roster.entries), roster.weight * stage.rules.limit)
+        deviation = share_deviation(roster, stage.rules, stage.privacy)
+        if stage.session.kind == "train":
+            row, figures, question = _trained(stage, own, deviation, context)
+        else:
+            row, figures, question = _scored(stage, context)
+        layout = layout_of(roster, stage.rules, len(row), len(figures), deviation=deviation)
         words = protocol.mask(party, layout.encode(row, figures), layout, question)
         octets = torch.from_numpy(np.frombuffer(layout.pack(words), np.uint8).copy())
         return party, Answer({"masked": octets}, {})
@@ -123,13 +129,16 @@ class _Stage:
         self.asked: Decoded = decode(payload(content))
         self.session = Session.read(self.asked.facts.inner("session"))
         self.site = Site.read(context.node_config)
-        self.rules: SecureSum = self.site.assignment(context.run_config).secure
+        assignment = self.site.assignment(context.run_config)
+        self.rules: SecureSum = assignment.secure
+        self.privacy: ClientPrivacy | None = assignment.privacy
         if not self.rules.on:
             raise MessageError(
                 "it is of a secure sum, and the settings that this site has accepted have none"
             )
         self.identity = Identity(self.site.terms) if self.rules.signed else None
-        self.sent: Weights = {}  # what went into the sum, for the site's own log
+        self.sent: Weights = {}  # what went into the sum, but for noise, for the site's own log
+        self.kept = False  # whether there is a new state
         self._answers = Answers(self.site.state, self.site.id)
         self._file = StageFile(self.site.state, self.site.id, signed=self.rules.signed)
 
@@ -150,8 +159,7 @@ class _Stage:
             return pack(begin.tensors, begin.facts)
         party, given = answer(self, begin)
         self._file.keep(self.session, self.name, self.asked.digest, party, given)
-        works = self.name == "masked" and self.session.kind == "train"
-        self._answers.note(question, self.sent, kept=works)
+        self._answers.note(question, self.sent, kept=self.kept)
         log.info("round %d, %s: %s", self.session.round, self.session.kind, self.name)
         return pack(given.tensors, given.facts)
 
@@ -187,8 +195,12 @@ def _check_agreed(stage: _Stage, identity: Identity, party: Party) -> None:
         raise MessageError(f"{len(signed)} clients have signed whom the sum is of, and it needs {needed}")
 
 
-def _trained(stage: _Stage, own: Entry, context: Context) -> tuple[Floats, Floats, str]:
-    """Do a round's work; give the row of its contribution, figures, and a digest of what everybody is asked for."""
+def _trained(stage: _Stage, own: Entry, deviation: float, context: Context) -> tuple[Floats, Floats, str]:
+    """Do a round's work; give the row of its contribution, figures, and a digest of what everybody is asked for.
+
+    Under privacy there are no figures, and work that is not finite counts as zeros: who is in a sum tells nothing of
+    the data.
+    """
     asked = stage.asked
     now, common = read_round(asked.facts.inner("round")), Common.read(asked.facts.inner("federation"))
     names = [str(name) for name in asked.facts.one("figures", (list,))]
@@ -200,21 +212,25 @@ def _trained(stage: _Stage, own: Entry, context: Context) -> tuple[Floats, Float
         )
     if len(names) > _MOST_FIGURES or len(set(names)) < len(names):
         raise MessageError("its figures are too many, or one is in it twice")
+    if names and stage.privacy is not None:
+        raise MessageError("it asks for figures beside the weights, and under privacy none leave")
     seat = Seat(common, context)
     asked.hold_to(seat.desk.received(now.exchange))
     all_facts = json.dumps([asdict(now), asdict(common), own.weight], sort_keys=True)
     outcome, _ = seat.work(now, asked.tensors, digest(asked.tensors, all_facts))
+    sent, clip = outcome.contribution or {}, stage.rules.limit
     if not outcome.finite:
-        raise MessageError("its work was not finite, and is not sent")
-    sent = outcome.contribution or {}
-    clip = stage.rules.limit
-    stage.sent = sent
-    row = row_of(sent, clip=clip, weight=own.weight, now=now, client=stage.site.id)
+        if stage.privacy is None:
+            raise MessageError("its work was not finite, and is not sent")
+        log.warning("round %d: the work was not finite, and counts as zeros", now.number)
+        sent = {name: torch.zeros_like(tensor) for name, tensor in sent.items()}
+    stage.sent, stage.kept = sent, outcome.finite
+    row = row_of(sent, clip=clip, weight=own.weight, now=now, client=stage.site.id, deviation=deviation)
     figures = figures_of(with_clipped(outcome.metrics, sent, clip=clip), names)
     return row, figures, question_of(asked.tensors, now, common, names)
 
 
-def _scored(stage: _Stage, own: Entry, context: Context) -> tuple[Floats, Floats, str]:
+def _scored(stage: _Stage, context: Context) -> tuple[Floats, Floats, str]:
     """Try this client's model; give no row, its test result, and a digest of what everybody is asked for."""
     asked, session = stage.asked, stage.session
     moment, common = Moment.read(asked.facts.inner("moment")), Common.read(asked.facts.inner("federation"))
