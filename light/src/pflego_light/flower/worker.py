@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import httpx
 from flwr.app import Context, Error, Message
@@ -31,6 +32,7 @@ from pflego_light.flower.app import answer
 from pflego_light.kit import Kit
 
 _POLL = 0.2  # seconds between two looks at the SuperNode, which is on this machine
+_UNKNOWN = 401  # the status of a request with the token of a task that is no longer there
 _PROTECTED = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 log = logging.getLogger("flwr.pflego")
@@ -82,15 +84,28 @@ def _do(kit: Kit, address: str, token: str) -> None:
         reply = reply_to(kit, message, context)
         push_message(client, reply, context)
         status = SubStatus.FAILED if reply.has_error() else SubStatus.COMPLETED
-    except Exception as error:  # without a reply, the SuperNode would wait for it for ever
+    except Exception as error:
+        if dropped(error):
+            log.info("a message is gone with its run")
+            return
+        # without a reply, the SuperNode would wait for it for ever
         raise LightError(
             f"a message could not be taken or answered ({error}): start this site again"
         ) from error
     finally:
-        push_task_output(client, context, status, "")
+        with suppress(httpx.HTTPStatusError):  # of a task that the SuperNode has dropped meanwhile
+            push_task_output(client, context, status, "")
         if heartbeat.is_running:
             heartbeat.stop()
         client.close()
+
+
+def dropped(error: BaseException | None) -> bool:
+    """Tell whether the SuperNode no longer knows the task that something was asked for: its run has ended."""
+    if error is None:
+        return False
+    refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code == _UNKNOWN
+    return refused or dropped(error.__cause__ or error.__context__)
 
 
 def _client(

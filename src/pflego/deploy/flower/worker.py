@@ -31,6 +31,7 @@ from pflego.deploy.flower.client import app
 from pflego.errors import UserError
 
 _POLL = 0.2  # seconds between two looks at the SuperNode, which is on this machine
+_UNKNOWN = 401  # the status of a request with the token of a task that is no longer there
 _PROTECTED = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 log = logging.getLogger("flwr.pflego")
@@ -82,7 +83,11 @@ def _do(address: str, token: str) -> None:
         reply = answer(message, context)
         push_message(client, reply, context)
         status = SubStatus.FAILED if reply.has_error() else SubStatus.COMPLETED
-    except Exception as error:  # without a reply, the SuperNode would wait for it for ever
+    except Exception as error:
+        if dropped(error):
+            log.info("a message is gone with its run")
+            return
+        # without a reply, the SuperNode would wait for it for ever
         raise UserError(
             f"a message could not be taken or answered ({error}): start this site again"
         ) from error
@@ -92,6 +97,14 @@ def _do(address: str, token: str) -> None:
         if heartbeat.is_running:
             heartbeat.stop()
         client.close()
+
+
+def dropped(error: BaseException | None) -> bool:
+    """Tell whether the SuperNode no longer knows the task that something was asked for: its run has ended."""
+    if error is None:
+        return False
+    refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code == _UNKNOWN
+    return refused or dropped(error.__cause__ or error.__context__)
 
 
 def _client(
