@@ -210,3 +210,17 @@ def test_compiled_loops_for_a_group_are_those_for_one(monkeypatch: pytest.Monkey
     ours, theirs = together.evaluate(), alone.evaluate()
     assert [row["accuracy"] for row in ours] == [row["accuracy"] for row in theirs]
     assert [row["loss"] for row in ours] == pytest.approx([row["loss"] for row in theirs], rel=1e-4)
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_a_client_without_test_data_is_in_no_pass(regression: bool) -> None:
+    rng = np.random.default_rng(1)
+
+    def client(i: int) -> pflego.Client:
+        x = rng.normal(size=(6, 6))
+        y = x[:, 0] if regression else np.arange(6) % 2
+        return pflego.Client(i, x, y, x[: i % 3], y[: i % 3])
+
+    run = train(pflego.Federation([client(i) for i in range(CLIENTS)]), pflego.PFLEGO(steps=2))
+    assert [row["samples"] for row in run.evaluate()] == [i % 3 for i in range(CLIENTS)]
+    assert all((row["loss"] is None) == (row["samples"] == 0) for row in run.evaluate())

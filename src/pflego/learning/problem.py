@@ -419,8 +419,6 @@ class Problem:
 
     @torch.no_grad()
     def _score_of(self, weights: Weights, features: Tensor, targets: Tensor) -> Score:
-        if len(features) == 0:
-            return Score(0, None, 0.0)
         z = self.head.outputs(weights, features)
         loss = float(self.task.loss(z, targets)) if self.task.known(targets) else nan
         return Score(len(z), loss if isfinite(loss) else None, float(self.task.scores(z, targets).sum()))
@@ -457,14 +455,18 @@ def scores_together(problems: Sequence[Problem], models: Sequence[Weights]) -> l
     first, names = problems[0], [*problems[0].model.names, *problems[0].model.statistics]
     if len(problems) == 1 or any(model[name] is not models[0][name] for model in models for name in names):
         return [problem.test(model) for problem, model in zip(problems, models, strict=True)]
-    x = torch.cat([problem.client.x_test for problem in problems])
-    if len(x) == 0:
-        return [Score(0, None, 0.0) for _ in problems]
-    features = torch.cat([first.model.phi(models[0], inputs) for inputs in first.in_slices(x)])
-    parts = torch.split(features, [len(problem.client.x_test) for problem in problems])
+    tested = [problem for problem in problems if len(problem.client.x_test)]
+    nothing = Score(0, None, 0.0)
+    if not tested:
+        return [nothing for _ in problems]
+    inputs = first.in_slices(torch.cat([problem.client.x_test for problem in tested]))
+    features = torch.cat([first.model.phi(models[0], x) for x in inputs])
+    parts = iter(torch.split(features, [len(problem.client.x_test) for problem in tested]))
     return [
-        problem._score_of(model, part, problem._targets(problem.client.y_test))
-        for problem, model, part in zip(problems, models, parts, strict=True)
+        problem._score_of(model, next(parts), problem._targets(problem.client.y_test))
+        if len(problem.client.x_test)
+        else nothing
+        for problem, model in zip(problems, models, strict=True)
     ]
 
 
