@@ -23,6 +23,22 @@ CONFIG: UserConfig = {
 }  # fmt: skip
 
 
+def settle(folder: Path, names: Sequence[str]) -> dict[str, dict[str, str | Path]]:
+    """Give every site a folder with its own data; map name to node config."""
+    configs: dict[str, dict[str, str | Path]] = {}
+    for position, name in enumerate(names):
+        home = folder / name
+        home.mkdir()
+        np.savez(home / "own.npz", **arrays(position))  # type: ignore[arg-type]
+        configs[name] = {
+            "client-id": name,
+            "data": home / "own.npz",
+            "state": home / "state",
+            "device": "cpu",
+        }
+    return configs
+
+
 def arrays(position: int, *, classes: bool = True) -> dict[str, npt.NDArray[np.generic]]:
     """The data of one client: 20 to 36 samples of 8 numbers, of two or three of five classes."""
     generator = np.random.default_rng(position)

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import io
 import json
-import logging
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from pflego import models
+from pflego.after.quiet import quiet
 from pflego.data.schema import Schema, schema_of
 from pflego.declaration import check_trusted, opening
 from pflego.errors import (
@@ -208,7 +206,7 @@ def _load_model(folder: Path, model: Model | None) -> PersonalModel:
             f"{folder} has neither {weights.name} nor {program.name}: export the model in one of these formats"
         )
     check_trusted(f"{program} of torch.export")
-    with _quiet():
+    with quiet():
         try:
             module = _Program(torch.export.load(program))
         except Exception as error:  # zipfile, json, pickle and torch have their own for damaged files
@@ -251,7 +249,7 @@ def _programs(
     wanted = [file_format for file_format in formats if file_format != "safetensors"]
     if not wanted:
         return contents, refused
-    with _quiet():
+    with quiet():
         try:
             program = torch.export.export(
                 model,
@@ -289,20 +287,6 @@ def _onnx(program: torch.export.ExportedProgram) -> bytes:
 def _card_digest(facts: Mapping[str, object]) -> str:
     text = json.dumps({name: value for name, value in facts.items() if name != "digest"}, sort_keys=True)
     return digest_of_bytes(text.encode())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporters' warnings and logs: there is nothing in them that a user can act on."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def _card(run: Run, client_id: ClientId, model: PersonalModel, schema: Schema) -> dict[str, object]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import pflego
@@ -15,7 +14,7 @@ from pflego.files import read_tensors
 from tests.deploy.flower.test_equality import assert_close
 from tests.deploy.flower.test_processes import LONG, kept, rounds, runs
 from tests.support.processes import BIN, NGINX, machines, until
-from tests.support.sites import SHAPE, arrays
+from tests.support.sites import SHAPE, arrays, settle
 
 SITES = ["clinic", "mill", "tower"]
 ROUNDS = 30  # of which the site that comes late misses some ten
@@ -42,16 +41,7 @@ def answered(folder: Path, names: list[str]) -> bool:
 @pytest.mark.slow
 @pytest.mark.skipif(not NGINX.exists(), reason="nginx is not installed (Debian: nginx-light)")
 def test_a_federation_goes_on_with_those_who_come_and_without_those_who_go(tmp_path: Path) -> None:
-    configs: dict[str, dict[str, str | Path]] = {}
-    for position, name in enumerate(SITES):
-        (tmp_path / name).mkdir()
-        np.savez(tmp_path / name / "own.npz", **arrays(position))  # type: ignore[arg-type]
-        configs[name] = {
-            "client-id": name,
-            "data": tmp_path / name / "own.npz",
-            "state": tmp_path / name / "state",
-            "device": "cpu",
-        }
+    configs = settle(tmp_path, SITES)
     app = {
         "steps": 10, "rounds": ROUNDS, "seed": 5, "evaluate_every": 0, "device": "cpu", "out": str(tmp_path / "out"),
         "members": "clinic, mill", "population": '{"join": {"tower": 2}}', "wait": LONG, "reply-timeout": LONG,

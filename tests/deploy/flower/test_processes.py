@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.runtime import RuntimeHttpClient
@@ -22,7 +21,7 @@ from pflego.files import read_tensors
 from pflego.weights import Weights
 from tests.deploy.flower.test_equality import assert_close
 from tests.support.processes import NGINX, Machines, free_port, machines, until
-from tests.support.sites import SHAPE, arrays
+from tests.support.sites import SHAPE, arrays, settle
 
 SITES = ["clinic", "mill"]
 ROUNDS = 6
@@ -139,16 +138,7 @@ def evil_app(folder: Path, app: Path, marker: Path) -> Path:
 def test_a_federation_lets_nobody_in_and_survives_the_death_of_a_site_and_of_its_server(
     tmp_path: Path,
 ) -> None:
-    configs: dict[str, dict[str, str | Path]] = {}
-    for position, name in enumerate(SITES):
-        (tmp_path / name).mkdir()
-        np.savez(tmp_path / name / "own.npz", **arrays(position))  # type: ignore[arg-type]
-        configs[name] = {
-            "client-id": name,
-            "data": tmp_path / name / "own.npz",
-            "state": tmp_path / name / "state",
-            "device": "cpu",
-        }
+    configs = settle(tmp_path, SITES)
     app = {
         "steps": 10, "rounds": ROUNDS, "seed": 5, "evaluate_every": 0, "device": "cpu", "out": str(tmp_path / "out"),
         "members": ", ".join(SITES), "wait": LONG, "reply-timeout": LONG, "patience": 1,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from pflego.after.kit.tracing import SAMPLES, trace
+from pflego.after.quiet import quiet
 from pflego.errors import MissingExtraError, ModelError
 from pflego.learning.model import Model
 from pflego.weights import Weights
@@ -243,17 +241,3 @@ class _Scale(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.scale
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the exporters' warnings and logs: there is nothing in them that a user can act on."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

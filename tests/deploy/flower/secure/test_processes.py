@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,7 +18,7 @@ from pflego.federation.roster import ClientId
 from pflego.files import read_tensors
 from pflego.weights import Weights
 from tests.support.processes import NGINX, machines, until
-from tests.support.sites import SHAPE, arrays
+from tests.support.sites import SHAPE, arrays, settle
 
 SITES = ["clinic", "harbour", "mill", "school"]
 ROUNDS = 3
@@ -52,16 +51,7 @@ def history(folder: Path) -> list[dict[str, float]]:
 @pytest.mark.slow
 @pytest.mark.skipif(not NGINX.exists(), reason="nginx is not installed (Debian: nginx-light)")
 def test_a_server_killed_and_a_site_lost_in_the_middle_of_a_sum(tmp_path: Path) -> None:
-    configs: dict[str, dict[str, str | Path]] = {}
-    for position, name in enumerate(SITES):
-        (tmp_path / name).mkdir()
-        np.savez(tmp_path / name / "own.npz", **arrays(position))  # type: ignore[arg-type]
-        configs[name] = {
-            "client-id": name,
-            "data": tmp_path / name / "own.npz",
-            "state": tmp_path / name / "state",
-            "device": "cpu",
-        }
+    configs = settle(tmp_path, SITES)
     app = {
         "steps": 5, "rounds": ROUNDS, "seed": 5, "evaluate_every": 0, "device": "cpu", "out": str(tmp_path / "out"),
         "server_optimizer": "sgd", "server_lr": 0.5, "members": ", ".join(SITES), "wait": LONG, "reply-timeout": LONG,
