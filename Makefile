@@ -5,13 +5,16 @@ BIN    := $(VENV)/bin
 BASE   := $(VENV)/.base
 READY  := $(VENV)/.ready
 PIP    := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable
+ORT    := ort.wasm.min.mjs ort-wasm-simd-threaded.mjs ort-wasm-simd-threaded.wasm
+HASHES := blake2.js _blake.js _md.js _u64.js utils.js
+RUNTIME := src/pflego/deploy/gateway/page/runtime/ort-wasm-simd-threaded.wasm
 PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Installed uncompiled: each module is compiled by its first import, and kept, so that no process does it again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint style layers types tests fast fuzz simulation coverage format bench lock audit clean
+.PHONY: help demo web browser test quick lint style layers types tests fast docs dist fuzz simulation coverage format bench lock audit clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -20,15 +23,27 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(BASE): $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) '.[report]'
+	$(PIP) '.[report,plots]'
 	touch $@
 
 $(READY): $(BIN)/python pyproject.toml light/pyproject.toml constraints.txt
 	$(PIP) '.[dev]' --editable ./light
 	touch $(BASE) $@
 
-demo: $(BASE)  ## train a federation of handwritten digits and show what federating gains and costs
+demo: $(BASE)  ## twenty people with a pen pad: what federating gains and costs, and somebody new
 	$(BIN)/python examples/demo.py
+
+web: $(RUNTIME)  ## install onnxruntime-web and @noble/hashes, with npm, for clients in browsers
+
+$(RUNTIME): web/package.json web/package-lock.json
+	npm ci --prefix web --ignore-scripts --no-audit --no-fund --loglevel=error
+	mkdir -p $(@D)
+	cp $(addprefix web/node_modules/onnxruntime-web/dist/,$(ORT)) $(addprefix web/node_modules/@noble/hashes/,$(HASHES)) $(@D)/
+	cp web/node_modules/@noble/hashes/LICENSE $(@D)/LICENSE-noble-hashes
+	touch $@
+
+browser: $(READY) $(RUNTIME)  ## draw digits in a browser, and personalise with others who are played here
+	$(BIN)/python examples/browser.py
 
 test: style layers  ## every check: lint, types, tests
 	@$(MAKE) --no-print-directory --jobs=2 types tests
@@ -53,6 +68,14 @@ tests: $(READY)
 
 fast: $(READY)
 	$(PYTEST) -m "not slow"
+
+docs: $(READY)  ## build the documentation as a site in site/, warnings as errors
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --conf-dir website --doctree-dir .doctrees . site
+	@echo "open site/index.html"
+
+dist: $(READY) $(if $(shell command -v npm),$(RUNTIME))  ## build wheels and sdists of both distributions in dist/
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist light
 
 fuzz: $(READY)  ## files, settings and arguments of every wrong kind, for long: EXAMPLES=2000 of each
 	PFLEGO_FUZZ=$(or $(EXAMPLES),2000) $(PYTEST) tests/fuzz
@@ -79,4 +102,4 @@ audit: $(READY)  ## look for known holes in what is installed, where an index of
 	.audit/bin/pip-audit --requirement tested-versions.txt --no-deps --disable-pip
 
 clean:  ## remove the set-up and everything made
-	rm -rf $(VENV) .audit .bench .coverage .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) web/node_modules $(dir $(RUNTIME)) site .doctrees dist .audit .bench .coverage .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

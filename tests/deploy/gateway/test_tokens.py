@@ -1,0 +1,57 @@
+"""Tokens: given once, known by their digests alone, and taken back."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from pflego.deploy.gateway import tokens
+from pflego.errors import FolderError, SettingError
+
+
+def test_a_token_is_kept_as_a_digest_for_its_owner_alone(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    token = tokens.give(file, "ann")
+    assert len(token) >= 43  # 256 bits
+    assert token not in file.read_text()
+    assert tokens.read(file) == {"ann": sha256(token.encode()).hexdigest()}
+    assert file.stat().st_mode & 0o077 == 0
+    assert tokens.whose(tokens.read(file), token) == "ann"
+
+
+def test_everybody_has_a_token_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    given = {name: tokens.give(file, name) for name in ("ann", "bob", "ward 3")}
+    assert len({*given.values()}) == 3
+    for name, token in given.items():
+        assert tokens.whose(tokens.read(file), token) == name
+    with pytest.raises(SettingError):
+        tokens.give(file, "ann")
+
+
+def test_a_token_that_was_taken_back_is_nobodys(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    first = tokens.give(file, "ann")
+    tokens.revoke(file, "ann")
+    assert tokens.whose(tokens.read(file), first) is None
+    assert tokens.give(file, "ann") != first
+    with pytest.raises(SettingError):
+        tokens.revoke(file, "bob")
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 81])
+def test_a_name_that_cannot_be_a_clients_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingError):
+        tokens.give(tmp_path / "tokens.json", name)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"ann": 3}', "\0"])
+def test_a_damaged_file_lets_nobody_in(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    file.write_text(content)
+    with pytest.raises(FolderError):
+        tokens.read(file)
+    with pytest.raises(FolderError):
+        tokens.read(tmp_path / "none.json")
