@@ -36,8 +36,12 @@ def main() -> None:
     rows: list[Row] = []
     for measure in chosen:
         with console.status((measure.__doc__ or "").splitlines()[0]):
-            rows += measure(1 if arguments.quick else 5)
+            rows += measure(1 if arguments.quick else 9)
+            _write(arguments.out, rows, quick=arguments.quick)  # what is measured stays, whatever comes after
     console.print(table(rows))
+
+
+def _write(path: Path, rows: list[Row], *, quick: bool) -> None:
     machine = {
         "cores": torch.get_num_threads(),
         "processor": platform.machine(),
@@ -46,8 +50,8 @@ def main() -> None:
         "torch": torch.__version__,
         "pflego": version("pflego"),
     }
-    record = {"quick": arguments.quick, "machine": machine, "rows": [asdict(row) for row in rows]}
-    arguments.out.write_text(json.dumps(record, indent=2) + "\n")
+    record = {"quick": quick, "machine": machine, "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def table(rows: list[Row]) -> Table:
@@ -58,6 +62,8 @@ def table(rows: list[Row]) -> Table:
         result.add_column(heading, justify=side)  # type: ignore[arg-type]
     for row in rows:
         number = "–" if row.measured is None else f"{row.measured:.2f}"
+        if row.low is not None and row.high is not None and row.pairs != 1:
+            number += f" ({row.low:.2f} to {row.high:.2f})"
         result.add_row(row.name, number, row.reach, marks[row.reached] + (f" {row.note}" if row.note else ""))
     return result
 

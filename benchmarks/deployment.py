@@ -26,6 +26,7 @@ from tests.support.processes import Machines, machines
 
 from benchmarks.rows import Row
 from benchmarks.work import MLP, federation
+from pflego.cli.kit import kit
 from pflego.deploy.folder import write_app
 
 _LONG = 600.0  # seconds for what should take a few
@@ -34,6 +35,8 @@ _PROGRAMS = {  # who a process is, by words of its command line
     "nginx": "nginx",
     "child superlink": "SuperLink",
     "child supernode": "SuperNodes",
+    "flower.supernode": "SuperNodes",
+    "pflego_light": "workers",
     "flower-superexec": "SuperExec",
     "flwr-serverapp": "ServerApp",
     "deploy site": "workers",
@@ -107,8 +110,8 @@ class Measured:
         ]
 
 
-def measure(folder: Path, *, sites: int, rounds: int) -> Measured:
-    """Let a federation train."""
+def measure(folder: Path, *, sites: int, rounds: int, light: bool = False) -> Measured:
+    """Let a federation train. light: with sites that do without torch."""
     app, out = folder / "trial", folder / "out"
     names = [f"site-{number}" for number in range(1, sites + 1)]
     write_app(
@@ -120,6 +123,10 @@ def measure(folder: Path, *, sites: int, rounds: int) -> Measured:
             folder / f"{name}.npz",
             x_train=client.x_train, y_train=client.y_train, x_test=client.x_train[:60], y_test=client.y_train[:60],
         )  # fmt: skip
+
+    agreed = folder / "kit" if light else app
+    if light:
+        kit(app, agreed, shape="784", dtype="float32")
 
     def done() -> int:
         file = out / "metrics.jsonl"
@@ -135,7 +142,8 @@ def measure(folder: Path, *, sites: int, rounds: int) -> Measured:
         watch.mark("keys are registered")
         for name in names:
             data, state = folder / f"{name}.npz", folder / name
-            hub.start_site(name, app, {"client-id": name, "data": data, "state": state, "device": "cpu"})
+            config: dict[str, str | Path] = {"client-id": name, "data": data, "state": state}
+            hub.start_site(name, agreed, config if light else {**config, "device": "cpu"}, light=light)
         watch.wait("sites have tried a round", lambda: all("ready" in hub.log(name) for name in names))
         watch.wait("sites are connected", lambda: all("SuperNode ID" in hub.log(name) for name in names))
         watch.wait("sites have said who they are", (out / "federation.json").exists)
@@ -159,11 +167,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.deployment", description=__doc__)
     parser.add_argument("--sites", type=int, default=3, help="how many")
     parser.add_argument("--rounds", type=int, default=20, help="how many")
+    parser.add_argument("--light", action="store_true", help="sites without torch")
     parser.add_argument("--out", type=Path, default=Path("deployment.json"), help="where to write the JSON")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
     with TemporaryDirectory() as folder:
-        found = measure(Path(folder), sites=arguments.sites, rounds=arguments.rounds)
+        found = measure(Path(folder), sites=arguments.sites, rounds=arguments.rounds, light=arguments.light)
     console = Console()
     for name, seconds in found.marks.items():
         console.print(f"{seconds:6.1f} s  {name}", highlight=False)
@@ -175,7 +184,7 @@ def main() -> None:
         console.print(
             f"{row.name}: {row.measured:.1f} ({row.reach}: {'reached' if row.reached else 'missed'})"
         )
-    record = {"sites": arguments.sites, "load before": load, **asdict(found)}
+    record = {"sites": arguments.sites, "light": arguments.light, "load before": load, **asdict(found)}
     arguments.out.write_text(json.dumps(record, indent=1) + "\n")
 
 

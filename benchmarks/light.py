@@ -29,7 +29,7 @@ from pflego.engines.base import Turn
 from pflego.engines.local import LocalEngine
 from pflego.exchange.round import Round
 from pflego.federation.roster import ClientId
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.weights import Weights
 
 _NETWORKS = {  # a client's samples, their shape, its classes, as in the paper

@@ -7,44 +7,50 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 import pflego
 from pflego.federation.roster import ClientId
-from pflego.learning.problem import Speedup
+from pflego.learning.problems import Problems
+from pflego.learning.streaming import Speedup
+from pflego.runs.history import HistoryRow
 
 MLP, CIFAR, OMNIGLOT = (784,), (32, 32, 3), (28, 28)
 MODELS = {MLP: "mlp", CIFAR: "cifar-cnn", OMNIGLOT: "omniglot-conv4"}
 Work = Callable[[], float]  # does something once and gives the seconds it took
 
 
-def federation(shape: Sequence[int] = MLP, *, clients: int, samples: int, classes: int) -> pflego.Federation:
+def federation(
+    shape: Sequence[int] = MLP, *, clients: int, samples: int, classes: int, tests: int = 0
+) -> pflego.Federation:
     """Make clients with random inputs of a shape, and as many samples of each class."""
     rng = np.random.default_rng(0)
-    labels = np.arange(samples) % classes
-    return pflego.Federation(
-        [pflego.Client(i, rng.random((samples, *shape), dtype=np.float32), labels) for i in range(clients)]
-    )
+
+    def drawn(count: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        return rng.random((count, *shape), dtype=np.float32), np.arange(count) % classes
+
+    return pflego.Federation([pflego.Client(i, *drawn(samples), *drawn(tests)) for i in range(clients)])
 
 
-def population(clients: int, *, samples: int = 600) -> pflego.Federation:
-    """Give any number of clients, each of which is made when it is asked for."""
-    pool = np.random.default_rng(0).random((2 * samples, *MLP), dtype=np.float32)
+def population(clients: int, *, samples: int = 600, pool: int = 1200) -> pflego.Federation:
+    """Give any number of clients, each of which is made when it is asked for, of rows of a pool."""
+    rows = np.random.default_rng(0).random((pool, *MLP), dtype=np.float32)
     labels = np.arange(samples) % 2
 
     def load(client_id: ClientId) -> pflego.Client:
-        first = int(client_id) % samples
-        return pflego.Client(client_id, pool[first : first + samples], labels)
+        first = int(client_id) * 7 % (pool - samples)
+        return pflego.Client(client_id, rows[first : first + samples], labels)
 
     return pflego.Federation.lazy(
         range(clients), load, sizes=np.full(clients, samples), classes=[0, 1], most_classes=2
     )
 
 
-def model(shape: Sequence[int] = MLP) -> pflego.Model:
-    """Give the paper's network for inputs of a shape."""
-    return pflego.models.build(MODELS[tuple(shape)], shape)
+def model(shape: Sequence[int] = MLP, *, trained: str | None = None) -> pflego.Model:
+    """Give the paper's network for inputs of a shape, all of it trained or some parts alone."""
+    return pflego.models.build(MODELS[tuple(shape)], shape, trained=trained)
 
 
 def rounds(
@@ -55,20 +61,27 @@ def rounds(
     participation: int | None = None,
     number: int = 3,
     speedup: Speedup = "none",
+    trained: str | None = None,
+    whole: bool = False,
 ) -> Work:
-    """Train a few rounds; the median of their seconds, without the first, which pays for first times."""
+    """Train a few rounds; the median of their seconds, without the first, which pays for first times.
+
+    whole: all of a round, from drawing the cohort on; otherwise what clients and server do in it.
+    """
 
     def work() -> float:
+        watch = Stopwatch()
         run = pflego.train(
             fed,
-            model(shape),
+            model(shape, trained=trained),
             algorithm,
             rounds=number + 1,
             participation=participation or len(fed),
             evaluate_every=None,
             speedup=speedup,
+            callbacks=[watch],
         )
-        return median(row["seconds"] or 0.0 for row in run.history[1:])
+        return median(watch.seconds[1:] if whole else [row["seconds"] or 0.0 for row in run.history[1:]])
 
     return work
 
@@ -80,9 +93,35 @@ def plain_pass(fed: pflego.Federation, *, shape: Sequence[int] = MLP, batch: int
     """
     backbone = model(shape)
     network = nn.Sequential(backbone.backbone, nn.Linear(backbone.features, int(fed.most_classes or 1)))
-    x, y = (torch.cat([getattr(client, name) for client in fed]) for name in ("x_train", "y_train"))
-    batches = list(zip(*(torch.split(t, batch or len(fed[0].x_train)) for t in (x, y)), strict=True))
+    return _pass(network, list(fed), batch)
+
+
+def _pass(network: nn.Module, clients: Sequence[pflego.Client], batch: int | None) -> Work:
+    x, y = (torch.cat([getattr(client, name) for client in clients]) for name in ("x_train", "y_train"))
+    batches = list(zip(*(torch.split(t, batch or len(clients[0].x_train)) for t in (x, y)), strict=True))
     return timed(lambda: _descend(network, batches, steps=1, rate=0.0))
+
+
+def pass_behind_trunk(
+    fed: pflego.Federation, *, shape: Sequence[int], trained: str, batch: int | None
+) -> Work:
+    """One plain pass each way over the trained part of a network, from the outputs of its trunk."""
+    trunk = (whole := model(shape, trained=trained)).trunk
+    assert trunk is not None
+    problems = Problems(fed, whole)
+    clients = [
+        pflego.Client(client.id, problems[place].x.clone(), client.y_train)
+        for place, client in enumerate(fed)
+    ]
+    network = nn.Sequential(trunk.rest.backbone, nn.Linear(whole.features, int(fed.most_classes or 1)))
+    return _pass(network, clients, batch)
+
+
+def plain_batches(samples: int, *, batch: int) -> Work:
+    """One forward and one backward pass of the MLP with two outputs over so many samples, the same batch every time."""
+    network = nn.Sequential(model(MLP).backbone, nn.Linear(model(MLP).features, 2))
+    x, y = torch.rand(batch, *MLP), torch.arange(batch) % 2
+    return timed(lambda: _descend(network, [(x, y)] * (samples // batch), steps=1, rate=0.0))
 
 
 def plain_loop(fed: pflego.Federation, *, shape: Sequence[int], steps: int) -> Work:
@@ -139,10 +178,28 @@ def timed(work: Callable[[], None]) -> Work:
     return measured
 
 
-def ratio(one: Work, other: Work, repeats: int) -> float:
-    """How much longer one takes than the other: the median over pairs, one after the other, after a first pair."""
+class Stopwatch(pflego.Callback):
+    """Notes how long every round took."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._last = 0.0
+
+    def on_start(self, run: pflego.Run) -> None:
+        """Start."""
+        self._last = time.perf_counter()
+
+    def on_round(self, run: pflego.Run, row: HistoryRow) -> None:
+        """Stop, and start again."""
+        now = time.perf_counter()
+        self.seconds.append(now - self._last)
+        self._last = now
+
+
+def ratios(one: Work, other: Work, repeats: int) -> list[float]:
+    """How much longer one takes than the other: of pairs, one after the other, after a first pair."""
     one(), other()
-    return median(one() / other() for _ in range(repeats))
+    return [one() / other() for _ in range(repeats)]
 
 
 def fastest(candidates: Sequence[Work]) -> Work:

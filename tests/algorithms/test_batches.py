@@ -18,7 +18,7 @@ from pflego.algorithms.local_steps import LocalSteps
 from pflego.errors import SettingError
 from pflego.exchange.round import Round
 from pflego.learning.head_group import HeadGroup
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.learning.theory import expected_smoothness
 from tests.support.reference import (
     Params,

@@ -8,7 +8,7 @@ import torch
 
 import pflego
 from pflego.exchange.round import Round
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from tests.support.reference import World, algorithm_1, assert_follows, cohorts, distance, world
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import pflego
 from pflego.federation.network import Network
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
 from tests.support.reference import World, assert_identical, assert_same_weights, cohorts, link, world

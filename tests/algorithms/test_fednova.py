@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pflego
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from tests.support.reference import Params, Site, World, assert_same_weights, cohorts, distance, world
 from tests.support.rivals import (
     Simulation,

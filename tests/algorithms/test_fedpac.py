@@ -17,7 +17,7 @@ from pflego.algorithms.fedpac import head_shares
 from pflego.exchange.round import by_client, of_client
 from pflego.federation.network import Network
 from pflego.federation.roster import ClientId
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.weights import Weights
 from tests.support.reference import (
     F64,

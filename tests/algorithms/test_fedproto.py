@@ -12,7 +12,7 @@ import torch
 
 import pflego
 from pflego.algorithms import class_means
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from tests.support.reference import (
     F64,
     Params,

@@ -10,7 +10,7 @@ import torch
 
 import pflego
 from pflego.exchange.round import Round
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from tests.support.reference import Params, Site, World, assert_same_weights, cohorts, distance, world
 from tests.support.rivals import (
     Simulation,

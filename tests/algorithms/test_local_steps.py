@@ -12,7 +12,7 @@ from pflego.algorithms import methods
 from pflego.engines.local import LocalEngine
 from pflego.exchange.round import Round
 from pflego.learning.evaluation import pooled
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.randomness import torch_generator
 from tests.support.reference import F64, World, world
 from tests.support.rivals import (

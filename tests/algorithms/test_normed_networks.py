@@ -15,7 +15,7 @@ from pflego.algorithms.registry import methods
 from pflego.exchange.round import Round, Update
 from pflego.federation.roster import ClientId
 from pflego.learning.modes import Norm, is_statistic
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.runs.run import Run
 from pflego.weights import Weights
 from tests.support.normed import BETA, PLAIN, ROUNDS, SEED, assert_at, backbone, first

@@ -11,7 +11,8 @@ import torch
 
 import pflego
 from pflego.exchange.round import Round
-from pflego.learning.problem import Problem, Problems
+from pflego.learning.problem import Problem
+from pflego.learning.problems import Problems
 from tests.support.reference import Params, Site, World, assert_identical, cohorts, distance, world
 from tests.support.rivals import (
     NAMES,

@@ -15,7 +15,7 @@ from torch import nn
 import pflego
 from pflego.exchange.round import Round
 from pflego.learning.gram import Opening
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from tests.support.reference import (
     F64,
     Net,

@@ -11,7 +11,7 @@ import pytest
 
 import pflego
 from pflego.comparison.rates import main_rate
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from tests.support.reference import (
     World,
     assert_identical,

@@ -13,7 +13,7 @@ from pflego.engines.play import Exchange
 from pflego.exchange.round import Round
 from pflego.federation.draws import Equal
 from pflego.federation.roster import ClientId
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.weights import Weights
 from tests.support.reference import (
     World,

@@ -14,7 +14,7 @@ import pflego
 from pflego.engines.local import LocalEngine
 from pflego.engines.play import Exchange, Played
 from pflego.federation.roster import ClientId
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
 from pflego.weights import Weights

@@ -8,7 +8,7 @@ import torch
 
 import pflego
 from pflego.exchange.round import Round
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.weights import Weights
 from tests.support.reference import F64, Adam, Net, Site, World, distance, gradients, loss, world
 

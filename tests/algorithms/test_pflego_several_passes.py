@@ -10,7 +10,7 @@ import torch
 
 import pflego
 from pflego.exchange.round import Round
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from tests.support.reference import Adam, Net, World, assert_follows, cohorts, distance, gradients, world
 
 both_heads = pytest.mark.parametrize("common", [False, True], ids=["own heads", "common head"])

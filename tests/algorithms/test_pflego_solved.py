@@ -13,7 +13,7 @@ from torch import nn
 import pflego
 from pflego.exchange.round import Round
 from pflego.learning.heads.solve import solve_head
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from tests.support.reference import F64, World, distance, gradients, loss, world
 
 both_tasks = pytest.mark.parametrize("regression", [False, True], ids=["classification", "regression"])

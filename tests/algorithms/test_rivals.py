@@ -16,7 +16,8 @@ import pflego
 from pflego.algorithms import methods
 from pflego.exchange.round import Round
 from pflego.learning.gram import Opening
-from pflego.learning.problem import Problems, Speedup
+from pflego.learning.problem import Speedup
+from pflego.learning.problems import Problems
 from tests.support.reference import Site, World, assert_same_weights, cohorts, world
 from tests.support.rivals import (
     alone,

@@ -14,7 +14,7 @@ from torch import nn
 
 import pflego
 from pflego.learning.modes import Norm
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from tests.support.normed import (
     BETA,
     NAMES,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import pflego
 from pflego.exchange.round import Round
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from tests.support.reference import (
     Params,
     World,

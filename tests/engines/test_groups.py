@@ -16,7 +16,8 @@ from pflego.engines.base import Turn
 from pflego.engines.local import LocalEngine
 from pflego.exchange.round import Round, Update
 from pflego.federation.roster import ClientId
-from pflego.learning.problem import Problem, Problems
+from pflego.learning.problem import Problem
+from pflego.learning.problems import Problems
 from pflego.runs.run import Run
 from pflego.weights import Weights
 from tests.support.crowd import CLIENTS, Exponential, crowd
@@ -192,13 +193,14 @@ def test_where_activations_are_large_groups_are_small(backbone: nn.Module) -> No
     assert max(len(group) for group in groups) * 20 <= 256
 
 
-def test_compiled_loops_for_a_group_are_those_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("common", [False, True])
+def test_compiled_loops_for_a_group_are_those_for_one(common: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32 heads of a group go through compiled loops together; what is kept is each client's alone."""
 
     def trained() -> Run:
         torch.manual_seed(0)
         model = pflego.Model(nn.Sequential(nn.Linear(6, 4), nn.Softplus()), features=4)
-        return pflego.train(crowd(), model, pflego.PFLEGO(steps=5, common_head=True), rounds=3)
+        return pflego.train(crowd(), model, pflego.PFLEGO(steps=5, common_head=common), rounds=3)
 
     together = trained()
     monkeypatch.setattr(local, "_MANY", CLIENTS + 1)

@@ -10,7 +10,8 @@ from pflego.engines.base import Turn
 from pflego.engines.local import LocalEngine
 from pflego.engines.play import Exchange
 from pflego.exchange.round import Round, Update
-from pflego.learning.problem import Problem, Problems
+from pflego.learning.problem import Problem
+from pflego.learning.problems import Problems
 from pflego.weights import Weights
 from tests.support.reference import World, world
 

@@ -18,7 +18,7 @@ from pflego.engines.simulation import SimulationEngine
 from pflego.exchange.compression import Compression
 from pflego.exchange.transforms import Transform
 from pflego.federation.roster import ClientId
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.runs.run import Run
 from pflego.weights import Weights
 from tests.support.grid import MemoryGrid, Node

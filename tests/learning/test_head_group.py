@@ -11,7 +11,8 @@ import pflego
 from pflego.learning.head_group import HeadGroup
 from pflego.learning.heads import HEAD, Descent
 from pflego.learning.heads.linear import plain_loops
-from pflego.learning.problem import Problem, Problems
+from pflego.learning.problem import Problem
+from pflego.learning.problems import Problems
 from pflego.weights import Weights
 
 FEATURES = 7
@@ -82,3 +83,54 @@ def test_without_steps_heads_stay(problems: list[Problem]) -> None:
     features, heads = features_and_heads(problems)
     stayed = HeadGroup(problems, features).descend(heads, 0, [Descent(0.3) for _ in heads])
     assert all(torch.equal(one[HEAD], other[HEAD]) for one, other in zip(stayed, heads, strict=True))
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_side_by_side_in_float64_they_are_what_each_is_alone(task: str) -> None:
+    """Sizes and outputs differ, so that some clients are filled up and some are in other tensors."""
+    rng = np.random.default_rng(4)
+    sizes, classes = (5, 7, 6, 20, 33, 1), (2, 2, 2, 2, 3, 1)
+
+    def labels(n: int, k: int) -> object:
+        return np.arange(n) % k if task == "classification" else rng.standard_normal((n, 2))
+
+    clients = [
+        pflego.Client(i, rng.standard_normal((n, 4)), labels(n, k))  # type: ignore[arg-type]
+        for i, (n, k) in enumerate(zip(sizes, classes, strict=True))
+    ]
+    model = pflego.Model(nn.Linear(4, FEATURES).double(), features=FEATURES)
+    everybody = Problems(pflego.Federation(clients), model)
+    problems = [everybody[place] for place in range(len(clients))]
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(sum(sizes), FEATURES, generator=generator, dtype=torch.float64)
+    heads = [
+        {HEAD: torch.randn(p.outputs, FEATURES + 1, generator=generator, dtype=torch.float64)}
+        for p in problems
+    ]
+    descents = [
+        Descent(0.02 * (i + 1), decay=0.1 * (i % 2), anchor={HEAD: head[HEAD] / 3} if i == 3 else None)
+        for i, head in enumerate(heads)
+    ]
+    group = HeadGroup(problems, features)
+    alone = [HeadGroup([problem], part) for problem, part in zip(problems, group.parts, strict=True)]
+    each = list(zip(alone, heads, descents, strict=True))
+    assert group.smoothness(heads) == pytest.approx([one.smoothness([w])[0] for one, w, _ in each], rel=1e-12)
+    assert group.loss(heads) == pytest.approx([one.loss([w])[0] for one, w, _ in each], rel=1e-12)
+    stepped, gradients = group.descend(heads, 9, descents), group.gradient(heads)
+    for place, (one, w, descent) in enumerate(each):
+        [own], [slope] = one.descend([w], 9, [descent]), one.gradient([w])
+        torch.testing.assert_close(stepped[place][HEAD], own[HEAD], rtol=0, atol=1e-12)
+        torch.testing.assert_close(gradients[place].head[HEAD], slope.head[HEAD], rtol=0, atol=1e-12)
+        torch.testing.assert_close(gradients[place].features, slope.features, rtol=0, atol=1e-12)
+        assert float(gradients[place].loss) == pytest.approx(float(slope.loss), rel=1e-12)
+
+
+def test_one_step_of_all_and_their_weighted_slopes_are_those_of_each(problems: list[Problem]) -> None:
+    features, heads = features_and_heads(problems)
+    group = HeadGroup(problems, features)
+    found, rates, weights = group.gradient(heads), [0.1, 0.2, 0.3, 0.4], [1.0, 0.5, 2.0, 0.25]
+    stepped = group.step(heads, [one.head for one in found], rates)
+    for head, one, rate, own in zip(heads, found, rates, stepped, strict=True):
+        torch.testing.assert_close(own[HEAD], head[HEAD] - rate * one.head[HEAD])
+    expected = torch.cat([weight * one.features for weight, one in zip(weights, found, strict=True)])
+    torch.testing.assert_close(group.slopes(found, weights), expected)

@@ -12,7 +12,8 @@ from torch import nn
 
 import pflego
 from pflego.learning.forward import ForwardPass
-from pflego.learning.problem import Problem, Problems, Streaming
+from pflego.learning.problem import Problem, Streaming
+from pflego.learning.problems import Problems
 from tests.support.reference import distance, gradients, world
 
 both_memories = pytest.mark.parametrize("memory", ["unlimited", 0], ids=["keep", "recompute"])
@@ -204,7 +205,8 @@ import numpy as np, torch
 from torch import nn
 import pflego
 from pflego.exchange.round import Round
-from pflego.learning.problem import Problems, Streaming
+from pflego.learning.problem import Streaming
+from pflego.learning.problems import Problems
 
 torch.set_num_threads(1)
 samples, inputs, width, depth, features, batch = map(int, sys.argv[2:])

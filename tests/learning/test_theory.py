@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import pflego
 from pflego.learning import theory
 from pflego.learning.heads import Descent, LinearHead
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.learning.task import Classification, Regression, Task
 from pflego.training.loop import RateWarning
 from tests.support.reference import F64, Site, World, gradients, loss, world

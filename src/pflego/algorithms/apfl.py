@@ -27,8 +27,8 @@ from torch import Tensor
 
 from pflego.algorithms.base import Family
 from pflego.algorithms.fedavg import FedAvg
-from pflego.algorithms.local_steps import Rule, take_steps
 from pflego.algorithms.registry import method
+from pflego.algorithms.stepping import Rule, take_steps
 from pflego.declaration import Limits
 from pflego.exchange.round import Round, Update
 from pflego.learning.modes import is_statistic

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from pflego.algorithms.base import Family
 from pflego.algorithms.fedavg import FedAvg
-from pflego.algorithms.local_steps import Rule, take_steps
 from pflego.algorithms.registry import method
 from pflego.algorithms.statistics import averaged
+from pflego.algorithms.stepping import Rule, take_steps
 from pflego.declaration import Limits, Strength
 from pflego.errors import ModelError
 from pflego.exchange.round import Round, Update

@@ -31,8 +31,8 @@ from torch import Tensor
 
 from pflego.algorithms.base import Family
 from pflego.algorithms.fedavg import FedAvg
-from pflego.algorithms.local_steps import Rule, take_steps
 from pflego.algorithms.registry import method
+from pflego.algorithms.stepping import Rule, take_steps
 from pflego.errors import ModelError
 from pflego.exchange.round import Round, Update
 from pflego.learning.heads import HEAD, LinearHead

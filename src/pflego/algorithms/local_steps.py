@@ -17,16 +17,16 @@ statistics and moves the running ones. Steps on the head alone see the features 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
-import torch
 from torch import Tensor
 
 from pflego.algorithms.base import Algorithm
+from pflego.algorithms.stepping import Rule, steps_in, take_steps
 from pflego.declaration import AutoRate, Limits, NotNegative, Whole
 from pflego.learning.gram import Span
 from pflego.learning.heads import Descent, Head, HeadInit, LinearHead, is_head
@@ -35,9 +35,6 @@ from pflego.learning.modes import is_statistic
 from pflego.learning.problem import FeatureTerm, Problem
 from pflego.learning.theory import best_rate, expected_smoothness
 from pflego.weights import Weights
-
-Tensors: TypeAlias = list[Tensor] | tuple[Tensor, ...]
-Gradient: TypeAlias = Callable[[Weights, Tensor | None], Weights]  # of weights and a batch
 
 _ITERATIONS = 5  # of the power method: each costs a pass both ways
 
@@ -156,13 +153,12 @@ class LocalSteps(Algorithm):
             return weights
         moving = list(weights if only is None else only)
         rate = self.rate_of(problem, weights, moving, mu, rate, on_features)
-        whole = self.batch_size is None and not self.weight_decay and slope is None and on_features is None
-        if whole and (span := Span.of(problem, weights, steps=steps, moving=moving, anchor=anchor)):
-            start, goal = span.enter(weights), None if anchor is None else span.enter(anchor)
-            moving = [*moving, *(start.keys() - weights.keys())]
-            rule = Rule(rate, self.momentum, anchor=goal, mu=mu)
-            ended = take_steps(lambda w, _: span.gradient(w), start, moving, [None] * steps, rule)
-            return span.leave(ended)
+        if self.batch_size is None or self.batch_size >= problem.samples:
+            fixed = {"anchor": anchor if mu else None, "slope": slope}
+            decays = self.weight_decay > 0
+            if span := Span.of(problem, weights, steps=steps, moving=moving, decays=decays, **fixed):
+                rule = Rule(rate, self.momentum, self.weight_decay, anchor, mu, slope)
+                return steps_in(span, weights, moving, steps, rule, on_features)
         rule = Rule(rate, self.momentum, self.weight_decay, anchor, mu, slope)
         batches, masks = problem.batches(self.batch_size, steps, draw), problem.masks(draw)
         return take_steps(
@@ -241,61 +237,6 @@ class LocalSteps(Algorithm):
 
         batches = problem.batches(self.batch_size, steps, "head batches")
         return take_steps(gradient, head, list(head), batches, Rule(rate, self.momentum, self.weight_decay))
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What becomes of a gradient: the terms that are added to it, and how far a step goes."""
-
-    rate: float
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    anchor: Weights | None = None
-    mu: float = 0.0
-    slope: Weights | None = None
-
-
-def take_steps(
-    gradient: Gradient, weights: Weights, moving: Sequence[str], batches: Iterable[Tensor | None], rule: Rule
-) -> Weights:
-    """Take a step for each batch in the weights that move; the others stay.
-
-    Running statistics never move by a step: computing a gradient in training mode moves them, here in copies.
-    """
-    moving = [name for name in moving if not is_statistic(name)]
-    copied = [*moving, *filter(is_statistic, weights)]
-    weights = {**weights, **{name: weights[name].clone() for name in copied}}
-    places = [weights[name] for name in moving]
-    goals = rule.anchor if rule.anchor is not None and rule.mu else {}
-    pulled = [place for place, name in enumerate(moving) if name in goals]
-    anchors, held = [goals[moving[k]] for k in pulled], [places[k] for k in pulled]
-    slope = rule.slope or {}
-    sloped = [place for place, name in enumerate(moving) if name in slope]
-    slopes = [slope[moving[k]] for k in sloped]
-    velocity: Tensors = []
-    for batch in batches:
-        found = gradient(weights, batch)
-        move: Tensors = [found[name] for name in moving]
-        if rule.weight_decay:
-            move = torch._foreach_add(move, places, alpha=rule.weight_decay)
-        if anchors:
-            move = _add_at(pulled, move, torch._foreach_sub(held, anchors), rule.mu)
-        if slopes:
-            move = _add_at(sloped, move, slopes)
-        if rule.momentum:
-            move = torch._foreach_add(move, velocity, alpha=rule.momentum) if velocity else move
-            velocity = move
-        torch._foreach_add_(places, move, alpha=-rule.rate)
-    return weights
-
-
-def _add_at(places: list[int], move: Tensors, terms: Tensors, factor: float = 1.0) -> Tensors:
-    """Add terms to the tensors that stand at some places."""
-    if len(places) == len(move):
-        return torch._foreach_add(move, terms, alpha=factor)
-    added = torch._foreach_add([move[place] for place in places], terms, alpha=factor)
-    changed = dict(zip(places, added, strict=True))
-    return [changed.get(place, one) for place, one in enumerate(move)]
 
 
 def _smoothness(

@@ -29,8 +29,8 @@ from torch import Tensor
 
 from pflego.algorithms.base import Family
 from pflego.algorithms.fedavg import FedAvg
-from pflego.algorithms.local_steps import Rule, take_steps
 from pflego.algorithms.registry import method
+from pflego.algorithms.stepping import Rule, take_steps
 from pflego.declaration import AutoRate, Positive
 from pflego.learning.problem import Problem
 from pflego.weights import Weights, step, weighted_sum

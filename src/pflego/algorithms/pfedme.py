@@ -25,9 +25,9 @@ from torch import Tensor
 
 from pflego.algorithms.base import Family
 from pflego.algorithms.fedavg import FedAvg
-from pflego.algorithms.local_steps import Rule, take_steps
 from pflego.algorithms.registry import method
 from pflego.algorithms.statistics import apart, averaged
+from pflego.algorithms.stepping import Rule, take_steps
 from pflego.declaration import Positive, Strength, Whole
 from pflego.exchange.round import Round, Update
 from pflego.learning.problem import Problem

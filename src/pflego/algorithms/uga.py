@@ -31,10 +31,10 @@ from torch import Tensor
 
 from pflego.algorithms.base import Family
 from pflego.algorithms.fedavg import FedAvg
-from pflego.algorithms.local_steps import Rule, take_steps
 from pflego.algorithms.optimizers import OptimizerName, optimizer_step
 from pflego.algorithms.registry import method
 from pflego.algorithms.statistics import apart, averaged
+from pflego.algorithms.stepping import Rule, take_steps
 from pflego.declaration import LearningRate
 from pflego.errors import ModelError
 from pflego.exchange.round import Round, Update

@@ -11,7 +11,7 @@ from pflego.exchange.metrics import Metrics
 from pflego.exchange.round import Round
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import Score
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.weights import Weights
 
 if TYPE_CHECKING:

@@ -23,7 +23,9 @@ from pflego.exchange.round import Update
 from pflego.exchange.transforms import Transform
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import Score
-from pflego.learning.problem import Problem, Problems, scores_together
+from pflego.learning.problem import Problem
+from pflego.learning.problems import Problems
+from pflego.learning.scoring import scores_together
 from pflego.weights import Weights, is_finite, nbytes, to
 
 _SMALL = 256  # clients of at most this many samples go through the backbone together
@@ -140,7 +142,7 @@ class LocalEngine:
         small = [position for position in positions if sizes[position] <= _SMALL]
         if len(small) < _MANY:
             return [[position] for position in positions]
-        model = self.problems.model
+        model = self.problems.trained
         most = min(_TOGETHER, _WORK / max(1, sum(model.sizes.values())), _SMALL if model.slice else inf)
         groups = [[position] for position in positions if sizes[position] > _SMALL]
         room = 0.0
@@ -250,9 +252,10 @@ class LocalEngine:
                 problem.loss(model) if update.loss is None else update.loss
                 for problem, model, update in zip(problems, models, updates, strict=True)
             ]
+        kept = _states_finite(updates)
         finite = [
-            sound and isfinite(loss) and is_finite(update.state) and _all_finite(update.metrics)
-            for loss, update in zip(losses, updates, strict=True)
+            sound and isfinite(loss) and one and _all_finite(update.metrics)
+            for loss, update, one in zip(losses, updates, kept, strict=True)
         ]
         seen: list[dict[str, Metric]] = [{} for _ in turns]
         if self.evaluate and all(finite):
@@ -299,9 +302,19 @@ def _measured(turn: Turn, problem: Problem, update: Update) -> dict[str, Metric]
         "forward_passes": largest(problem.forward_passes),
         "backward_passes": largest(problem.backward_passes),
     }
+    if problem.trunk_passes is not None:
+        metrics["trunk_passes"] = largest(problem.trunk_passes)
     if turn.now.emphasis is not None and update.joint_loss is not None:
         metrics[JOINT_LOSS] = mean(update.joint_loss, turn.now.alpha)
     return metrics
+
+
+def _states_finite(updates: Sequence[Update]) -> list[bool]:
+    """Tell whose state is finite; looking at all of them at once is enough where they are."""
+    flat = [tensor.flatten() for update in updates for tensor in update.state.values()]
+    if not flat or is_finite({"": torch.cat(flat) if len(flat) > 1 else flat[0]}):
+        return [True] * len(updates)
+    return [is_finite(update.state) for update in updates]
 
 
 def _all_finite(metrics: Mapping[str, Metric]) -> bool:

@@ -48,6 +48,7 @@ _PRIVACY = "privacy/"  # the same, for privacy
 _OF_WORK = (
     "forward_passes",
     "backward_passes",
+    "trunk_passes",
     "bytes_up",
     "bytes_down",
 )  # add up over the exchanges of a round
@@ -142,14 +143,13 @@ class Exchange:
 
     def turns(self, now: Round, cohort: Sequence[int]) -> list[Turn]:
         """List what every client of a cohort is asked to do."""
-        standing = self.standing(now.number)
-        importance = [float(standing.importance[position]) for position in cohort]
-        scales = [float(standing.scales[position]) for position in cohort]
+        standing, chosen = self.standing(now.number), list(cohort)
+        importance, scales = standing.importance[chosen].tolist(), standing.scales[chosen].tolist()
         known = self.missing == "inverse" or self.privacy is not None  # whoever takes part
         kind = "unbiased" if known else self.algorithm.weights
         weights = cohort_weights(importance, [scale / standing.arrival for scale in scales], kind)
         return [
-            Turn(position, replace(now, alpha=alpha, scale=scale), weight)
+            Turn(position, now.told(alpha, scale), weight)
             for position, alpha, scale, weight in zip(cohort, importance, scales, weights, strict=True)
         ]
 
@@ -203,7 +203,7 @@ class Exchange:
             answers = self.algorithm.answers(now, shared, server, [ids[position] for position in cohort])
             turns = [
                 replace(turn, answer=dict(answers[ids[turn.position]]))
-                if ids[turn.position] in answers
+                if answers and ids[turn.position] in answers
                 else turn
                 for turn in self.emphasise(self.turns(now, cohort), watch)
             ]
@@ -213,7 +213,8 @@ class Exchange:
             sound = [outcome for outcome in work.outcomes if outcome.finite]  # the others did nothing of use
             gathered = engine.pool(self._gather(turns, work, [o for o in sound if arrives(o)], takes, guard))
             states = {outcome.client: outcome.state for outcome in sound}
-            bytes_down = sum(nbytes({**shared, **turn.answer}) for turn in turns)
+            alike = nbytes(shared)
+            bytes_down = sum(nbytes({**shared, **t.answer}) if t.answer else alike for t in turns)
             began, refused = time.perf_counter(), False
             guarded: Weights = {}
             # without any reply there is no step, not even one of the server's momentum, unless it would tell

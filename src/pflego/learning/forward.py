@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from pflego.weights import Weights, is_finite
 
 if TYPE_CHECKING:
     from pflego.learning.problem import Problem
+
+
+_Way: TypeAlias = Callable[[Tensor, bool], Weights]  # of d loss / d phi, and whether it is asked for again
 
 
 class ForwardPass:
@@ -34,67 +37,81 @@ class ForwardPass:
         self._problems = problems
         self._part = part
         self._masks = masks
-        model = problems[0].model
-        self._theta = {name: weights[name].detach().requires_grad_() for name in model.names}
-        self._weights = {**{name: weights[name] for name in model.statistics}, **self._theta}
+        self._model = model = problems[0].model
+        self._dense = model.dense if masks is None else None
+        if self._dense is not None and problems[0].x[0].numel() != self._dense.inputs:
+            self._dense = None  # its first layer sees each sample in pieces
+        self._weights = {**model.constants, **weights}
+        if self._dense is None:
+            theta = {name: weights[name].detach().requires_grad_() for name in model.names}
+            self._weights = {**{name: weights[name] for name in model.statistics}, **theta}
         self._kept = self._plan()
-        self._outputs: list[Tensor] = []  # of those samples whose activations are kept
+        self._ways: list[tuple[int, _Way]] = []  # back, for those samples whose activations are kept
         features = []
         self._count(forward=True)
         done = 0
         for inputs in self._slices():
             keep = done < self._kept.samples
-            with torch.set_grad_enabled(keep):
-                if masks is None:
-                    output = model.phi(self._weights, inputs)
-                else:
-                    output = model.phi_in_training(self._weights, inputs, masks)
-            features.append(output.detach())
+            output, way = self._through(inputs, keep=keep)
+            features.append(output)
             if keep:
-                self._outputs.append(output)
+                self._ways.append((len(inputs), way))
             done += len(inputs)
         self.features = features[0] if len(features) == 1 else torch.cat(features)  # (samples, M)
 
+    def _through(self, inputs: Tensor, *, keep: bool = True) -> tuple[Tensor, _Way]:
+        """Pass samples through the backbone; give their features, and the way back."""
+        model, dense, weights = self._model, self._dense, self._weights
+        if dense is not None:
+            values = dense.forward(weights, inputs)
+            return values[-1], lambda slope, _: dense.backward(weights, values, slope, model.names)
+        with torch.set_grad_enabled(keep):
+            if self._masks is None:
+                output = model.phi(weights, inputs)
+            else:
+                output = model.phi_in_training(weights, inputs, self._masks)
+
+        def differentiate(slope: Tensor, again: bool) -> Weights:
+            parameters, slope = [weights[name] for name in model.names], slope.to(output.dtype)
+            found = torch.autograd.grad(output, parameters, slope, retain_graph=again, materialize_grads=True)
+            return {name: one.contiguous() for name, one in zip(model.names, found, strict=True)}
+
+        return output.detach(), differentiate
+
     def backward(self, features_gradient: Tensor) -> Weights:
         """Turn d loss / d phi into d loss / d theta. The activations are spent."""
-        if not self._theta:
+        if not self._model.names:
             self._count(backward=True)
             return {}
-        scales = [1.0]
-        model = self._problems[0].model
+        scales, model = [1.0], self._model
         if model.dtype != model.weight_dtype:
             # half precision: lift small gradients above its smallest number, unless the large ones then overflow
             scales = [float(min(len(features_gradient), 1024)), 1.0]
         for scale in scales:
             slopes = features_gradient if scale == 1 else features_gradient * scale
-            gradient = self._backward(slopes, keep=scale != scales[-1])
+            gradient = self._backward(slopes, again=scale != scales[-1])
             if len(scales) == 1 or is_finite(gradient):
                 break
-        self._outputs.clear()
+        self._ways.clear()
         return gradient if scale == 1 else {name: g / scale for name, g in gradient.items()}
 
-    def _backward(self, slopes: Tensor, *, keep: bool) -> Weights:
+    def _backward(self, slopes: Tensor, *, again: bool) -> Weights:
         self._count(backward=True)
         self._count(forward=True, beyond=self._kept.samples)
-        parameters = list(self._theta.values())
-        model = self._problems[0].model
-        again = (model.phi(self._weights, x) for x in self._slices(beyond=self._kept.samples))
-        outputs = chain(self._outputs, again)
-        total: list[Tensor] = []
+        recomputed = ((len(x), self._through(x)[1]) for x in self._slices(beyond=self._kept.samples))
+        total: Weights = {}
         done = 0
-        for place, output in enumerate(outputs):
-            slope = slopes[done : done + len(output)].to(output.dtype)
-            done += len(output)
-            gradients = torch.autograd.grad(
-                output, parameters, slope, retain_graph=keep, materialize_grads=True
-            )
+        for place, (samples, way_back) in enumerate(chain(self._ways, recomputed)):
+            gradient = way_back(slopes[done : done + samples], again)
+            done += samples
             if place == 0:
-                total = [gradient.contiguous() for gradient in gradients]
+                total = gradient
             elif place == 1:  # not in place: autograd may have given one tensor to two parameters
-                total = list(torch._foreach_add(total, gradients))
+                summed = torch._foreach_add(list(total.values()), list(gradient.values()))
+                total = dict(zip(total, summed, strict=True))
             else:
-                torch._foreach_add_(total, gradients)
-        return dict(zip(self._theta, total, strict=True))
+                torch._foreach_add_(list(total.values()), list(gradient.values()))
+        return total
 
     def _plan(self) -> Kept:
         """Say how many samples go through at a time, and of how many the activations are kept: of a part all."""

@@ -1,37 +1,38 @@
 """Gradient steps in the span of a client's samples: a first dense layer without its large products.
 
 A layer Z = X W' + b, with X (N, D) the same in every step, has the gradient G' X in W, where G = d loss / d Z.
-Whatever a client's steps add to W is a sum of such products, so
+Whatever a client's steps add to W is a sum of such products, and of a few tensors that are the same in every step: W_0
+itself, which weight decay shrinks; an anchor V, which mu (W - V) pulls to; a slope S, which is added as it is. So
 
-    W = W_0 + A' X,          A (N, H),
-    Z = X W_0' + X X' A + b,
+    W = A' X + sum_k c_k D_k,                     A (N, H), D_k among W_0, V, S,
+    Z = X X' A + sum_k c_k X D_k' + b,
 
-and a step that adds s G' X to W adds s G to A. It costs one product with the Gram matrix X X', (N, N), in place of a
-product with X in either direction: the same steps, up to rounding, for less where N is below 2 D. A term
-mu (W - V) of the gradient pulls W towards an anchor V outside the span; with a second coordinate c,
-
-    W = W_0 + A' X + c (V - W_0),
-
-it is mu A and mu (c - 1).
+W_0, V and S have coordinates like any other W, and every term of a step is linear: a step that adds s G' X to W adds
+s G to A, decay W is decay (A, c), and mu (W - V) is mu ((A, c) - those of V). A step costs one product with the Gram
+matrix X X', (N, N), in place of a product with X in either direction: the same steps, up to rounding, for less where N
+is below 2 D.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from pflego.learning.dense import hooked, layers_of, shares_weights
 from pflego.learning.stateless import Stateless
 from pflego.weights import Weights
 
 if TYPE_CHECKING:
-    from pflego.learning.problem import Problem
+    from pflego.learning.problem import FeatureTerm, Problem
 
-_PULL = "towards the anchor"  # the name of c among the weights
+_ALONG = "along fixed directions"  # the name of c among the weights
+_WayBack: TypeAlias = Callable[[Tensor], Weights]  # from d loss / d phi to that of all coordinates
+_WORTH_IT = 0.75  # of the plain steps' multiplications: theirs are in larger products, at a higher speed
 
 
 @dataclass(frozen=True)
@@ -48,29 +49,44 @@ class Opening:
     @classmethod
     def of(cls, backbone: nn.Module) -> Opening | None:
         """Look for it; None where something else comes first."""
-        layers = list(backbone.named_children()) if type(backbone) is nn.Sequential else []
+        layers = layers_of(backbone)
         while layers and isinstance(layers[0][1], nn.Flatten | nn.Identity):
             layers.pop(0)
         if not layers:
             return None
         (name, first), *others = layers
-        if type(first) is not nn.Linear:
+        if type(first) is not nn.Linear or hooked(backbone) or shares_weights(m for _, m in layers):
             return None
         rest = nn.Sequential(OrderedDict(others))
         names = frozenset(dict([*rest.named_parameters(), *rest.named_buffers()]))
         bias = None if first.bias is None else f"{name}.bias"
         return cls(f"{name}.weight", bias, first.in_features, first.out_features, Stateless(rest), names)
 
-    def pays(self, samples: int, steps: int) -> bool:
-        """Tell whether steps in the span take fewer multiplications, Gram matrix and conversions included."""
+    def pays(self, samples: int, steps: int, directions: int = 1) -> bool:
+        """Tell whether steps in the span take clearly fewer multiplications, Gram matrix and conversions included."""
         n, d, h = samples, self.inputs, self.outputs
-        return n * n * d + 2 * n * d * h + steps * n * n * h < steps * 2 * n * d * h
+        own = n * n * d + (directions + 1) * n * d * h + steps * n * n * h
+        return own < _WORTH_IT * steps * 2 * n * d * h
+
+    def numbers(self, samples: int, directions: int = 1) -> int:
+        """Count the numbers that are held besides those of plain steps: X X', X D_k', A and its gradient."""
+        return samples * samples + (directions + 2) * samples * self.outputs
 
 
 class Span:
-    """A client's problem, with the first layer's weight given by its coordinates A and c."""
+    """A client's problem, with the first layer's weight given by its coordinates A and c.
 
-    def __init__(self, problem: Problem, weights: Weights, anchor: Weights | None) -> None:
+    Parameters
+    ----------
+    problem
+        Whose samples span it.
+    directions
+        W_0 and, where there are such, V and S.
+    moves
+        Whether c does.
+    """
+
+    def __init__(self, problem: Problem, directions: Sequence[Tensor], *, moves: bool) -> None:
         (inputs,) = problem.inputs()
         opening = problem.model.opening
         assert opening is not None
@@ -78,13 +94,12 @@ class Span:
         self._opening = opening
         self._constants = {n: t for n, t in problem.model.constants.items() if n in opening.rest_names}
         self._x = inputs.flatten(1)
-        self._start = weights[opening.weight]  # W_0
-        self._pull = None if anchor is None else anchor[opening.weight] - self._start  # V - W_0
+        self._directions = directions
+        self._moves = moves
         self._gram = self._x @ self._x.T
-        self._z = self._x @ self._start.T
-        self._z_pull = None if self._pull is None else self._x @ self._pull.T
-        if opening.bias in problem.model.constants:
-            self._z += problem.model.constants[opening.bias]
+        self._z = torch.stack([self._x @ direction.T for direction in directions])  # (k, N, H)
+        self._bias = problem.model.constants.get(opening.bias or "")
+        self._everyone = torch.arange(problem.samples)
 
     @classmethod
     def of(
@@ -94,57 +109,92 @@ class Span:
         *,
         steps: int,
         moving: Sequence[str],
-        anchor: Weights | None,
+        decays: bool = False,
+        anchor: Weights | None = None,
+        slope: Weights | None = None,
     ) -> Span | None:
-        """Give a problem's span where that is asked for, possible and cheaper."""
-        asked = problem.streaming.speedup == "gram" and not problem.model.live
-        opening = problem.model.opening if asked else None
-        whole = problem.slice is None or problem.slice >= problem.samples
-        if opening is None or not whole or opening.weight not in moving:
+        """Give a problem's span where it can be, and unless it is asked for anyway, where it is cheaper.
+
+        That depends on shapes and settings alone, so that the same settings give the same result everywhere.
+        """
+        wanted, model = problem.streaming.speedup, problem.model
+        opening = model.opening if wanted != "none" and not model.live else None
+        if opening is None or opening.weight not in moving or model.dtype != model.weight_dtype:
             return None
-        if problem.client.x_train[0].numel() != opening.inputs:  # the layer sees each sample in pieces
+        if problem.x[0].numel() != opening.inputs:  # the layer sees each sample in pieces
             return None
-        first = weights[opening.weight]
-        if problem.model.dtype != problem.model.weight_dtype or not opening.pays(problem.samples, steps):
+        directions = [weights[opening.weight]]
+        for others in (anchor, slope):
+            if others is not None and others.get(opening.weight, directions[0]) is not directions[0]:
+                directions.append(others[opening.weight])
+        if wanted == "auto" and not opening.pays(problem.samples, steps, len(directions)):
             return None
-        elsewhere = anchor is not None and anchor.get(opening.weight, first) is not first
-        return cls(problem, weights, anchor if elsewhere else None)
+        if not problem.has_room(opening.numbers(problem.samples, len(directions))):
+            return None
+        return cls(problem, directions, moves=decays or len(directions) > 1)
 
     def enter(self, weights: Weights) -> Weights:
-        """Give these weights' coordinates: those of W_0, unless they are the anchor's, which may be without any."""
-        if self._opening.weight not in weights:
+        """Give the coordinates of weights whose first layer's is one of the directions, or is not there."""
+        if (own := weights.get(self._opening.weight)) is None:
             return weights
-        at_anchor = weights[self._opening.weight] is not self._start
-        coordinates = {**weights, self._opening.weight: torch.zeros_like(self._z)}
-        if self._pull is not None:
-            coordinates[_PULL] = self._z.new_tensor(float(at_anchor))
+        coordinates = {**weights, self._opening.weight: torch.zeros_like(self._z[0])}
+        if self._moves:
+            coordinates[_ALONG] = self._z.new_tensor([float(own is one) for one in self._directions])
         return coordinates
 
     def leave(self, coordinates: Weights) -> Weights:
         """Give the weights that have these coordinates."""
-        weight = torch.addmm(self._start, coordinates[self._opening.weight].T, self._x)
-        if self._pull is not None:
-            weight += coordinates[_PULL] * self._pull
-        return {**{n: w for n, w in coordinates.items() if n != _PULL}, self._opening.weight: weight}
+        weights = {name: weight for name, weight in coordinates.items() if name != _ALONG}
+        start = self._directions[0]
+        if self._moves:
+            start = torch.tensordot(coordinates[_ALONG], torch.stack(list(self._directions)), dims=1)
+        weights[self._opening.weight] = torch.addmm(start, coordinates[self._opening.weight].T, self._x)
+        return weights
 
-    def gradient(self, coordinates: Weights) -> Weights:
+    def gradient(self, coordinates: Weights, *, on_features: FeatureTerm | None = None) -> Weights:
         """Compute the joint gradient, G in the place of the first layer's: one forward and one backward pass."""
         problem, opening = self._problem, self._opening
         problem.passed.forward += problem.samples
         problem.passed.backward += problem.samples
-        z = torch.addmm(self._z, self._gram, coordinates[opening.weight])
-        if self._z_pull is not None:
-            z += coordinates[_PULL] * self._z_pull
-        others = [name for name in problem.model.names if name != opening.weight]
+        z = torch.tensordot(coordinates[_ALONG], self._z, dims=1) if self._moves else self._z[0]
+        z = torch.addmm(z, self._gram, coordinates[opening.weight])
+        bias = coordinates.get(opening.bias or "", self._bias)
+        way = self._differentiated if problem.model.dense is None else self._in_closed_form
+        features, way_back = way(coordinates, z, bias)
+        at_head = problem.head_gradient(coordinates, features)
+        gradient = way_back(problem.with_term(at_head.features, features, self._everyone, on_features))
+        if self._moves:
+            gradient[_ALONG] = torch.zeros_like(coordinates[_ALONG])
+        return {**gradient, **at_head.head}
+
+    def _in_closed_form(
+        self, coordinates: Weights, z: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, _WayBack]:
+        dense, model = self._problem.model.dense, self._problem.model
+        assert dense is not None
+        weights = {**model.constants, **coordinates}
+        values = dense.onward(weights, z if bias is None else z.add_(bias))
+
+        def way_back(slopes: Tensor) -> Weights:
+            gradient, first = dense.inward(weights, values, slopes, model.names)
+            return {**gradient, self._opening.weight: first}
+
+        return values[-1], way_back
+
+    def _differentiated(
+        self, coordinates: Weights, z: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, _WayBack]:
+        opening = self._opening
+        others = [name for name in self._problem.model.names if name != opening.weight]
         theta = {name: coordinates[name].detach().requires_grad_() for name in others}
         with torch.enable_grad():
             z.requires_grad_()
-            shifted = z + theta[opening.bias] if opening.bias in theta else z.clone()
+            shifted = z.clone() if bias is None else z + theta.get(opening.bias or "", bias)
             rest = {name: tensor for name, tensor in theta.items() if name in opening.rest_names}
             features = opening.rest({**self._constants, **rest}, shifted)
-        at_head = problem.head_gradient(coordinates, features.detach())
-        slopes = torch.autograd.grad(features, [z, *theta.values()], at_head.features, materialize_grads=True)
-        gradient = dict(zip([opening.weight, *others], slopes, strict=True))
-        if self._z_pull is not None:
-            gradient[_PULL] = torch.zeros_like(coordinates[_PULL])
-        return {**gradient, **at_head.head}
+
+        def way_back(slopes: Tensor) -> Weights:
+            found = torch.autograd.grad(features, [z, *theta.values()], slopes, materialize_grads=True)
+            return dict(zip([opening.weight, *others], found, strict=True))
+
+        return features.detach(), way_back

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from pflego.codec import digest
 from pflego.errors import ModelError
+from pflego.learning.dense import Dense
 from pflego.learning.gram import Opening
 from pflego.learning.heads import HEAD, Head, LinearHead, ModuleHead, is_head
 from pflego.learning.memory import Activations
@@ -30,8 +31,9 @@ from pflego.learning.modes import (
     unruled,
     with_group_norm,
 )
-from pflego.learning.parts import part_names, resolve
+from pflego.learning.parts import part_names, resolve, trained_names
 from pflego.learning.stateless import Stateless
+from pflego.learning.trunk import Trunk
 from pflego.weights import Weights, master_dtype
 
 _SLICE = 32  # images that go through convolutions at a time: their activations then stay near the core
@@ -55,6 +57,10 @@ class Model:
         Parts of the backbone that stay with each client, beside its head: names of parameters or modules, or the
         beginnings of dotted names, in a list or a text with commas. "head" keeps a head at home that a method would
         share. They start alike everywhere.
+    frozen
+        Parts of the backbone that are not trained, by the same kinds of names; or "all".
+    trained
+        The parts that are trained, all others are not.
     norm
         What becomes of batch norm: "frozen", its statistics are constants; "group", GroupNorm takes its place;
         "personal", weights and statistics stay with each client; "averaged", statistics travel like weights. If not
@@ -75,6 +81,8 @@ class Model:
         *,
         head: Callable[[int, int], nn.Module] | None = None,
         personal: str | Sequence[str] | None = None,
+        frozen: str | Sequence[str] | None = None,
+        trained: str | Sequence[str] | None = None,
         norm: Norm | None = None,
         source: Mapping[str, object] | None = None,
     ) -> None:
@@ -91,10 +99,18 @@ class Model:
         self._lock = threading.Lock()
         self._activation_bytes: int | None = None
         parts = part_names(personal)
-        kept = {**({"personal": ", ".join(parts)} if parts else {}), **({"norm": norm} if norm else {})}
-        self.source = {**(source or {"model": type(backbone).__name__}), **kept}
-        self.sizes = {name: p.numel() for name, p in backbone.named_parameters() if p.requires_grad}
+        self._frozen, self._trained = frozen, trained
+        given = {"personal": personal, "frozen": frozen, "trained": trained}
+        spoken = {what: ", ".join(part_names(names, what)) for what, names in given.items() if names}
+        self.source = {
+            **(source or {"model": type(backbone).__name__}),
+            **spoken,
+            **({"norm": norm} if norm else {}),
+        }
+        free = {name: p.numel() for name, p in backbone.named_parameters() if p.requires_grad}
+        self.sizes = {name: free[name] for name in trained_names(tuple(free), frozen, trained)}
         self.names = tuple(self.sizes)
+        self.held = tuple(n for n, _ in backbone.named_parameters() if n not in self.sizes)  # never trained
         if clash := [name for name in self.names if is_head(name)]:
             raise ModelError(f"the backbone's parameter {clash[0]!r} is called like a head's: rename it")
         if clash := [name for name in self.names if is_statistic(name)]:
@@ -133,8 +149,8 @@ class Model:
         # layers that do something else in training than in evaluation, by their names
         self.live = {**self.batch_norms, **dropouts(self.backbone)}
         one_mode = not self.live and norm != "frozen"
-        self._evaluated = self.backbone if one_mode else evaluation_copy(self.backbone)
-        self._function = Stateless(self._evaluated)
+        self.evaluated = self.backbone if one_mode else evaluation_copy(self.backbone)
+        self._function = Stateless(self.evaluated)
         if self.live:
             trained = training_copy(self.backbone, batch_statistics=bool(self.batch_norms))
             self._in_training = Stateless(trained)
@@ -148,7 +164,14 @@ class Model:
     def _options(self) -> dict[str, Any]:
         """How it was made, but for the backbone and its features."""
         personal = self.source.get("personal")
-        return {"head": self._make_head, "personal": personal, "norm": self.norm, "source": self.source}
+        return {
+            "head": self._make_head,
+            "personal": personal,
+            "frozen": self._frozen,
+            "trained": self._trained,
+            "norm": self.norm,
+            "source": self.source,
+        }
 
     @property
     def norm_names(self) -> frozenset[str]:
@@ -159,13 +182,31 @@ class Model:
     @cached_property
     def opening(self) -> Opening | None:
         """The dense layer that its inputs meet first, if there is one."""
-        found = Opening.of(self._evaluated)
+        found = Opening.of(self.evaluated)
         return found if found is not None and found.weight in self.names else None
 
-    def weights(self) -> Weights:
-        """Copy theta as it is now, and the statistics that move."""
+    @cached_property
+    def trunk(self) -> Trunk | None:
+        """Its frozen beginning, if it has one, and the model that is left."""
+        return Trunk.of(self)
+
+    def with_backbone(self, backbone: nn.Module) -> Model:
+        """Give a model with another backbone, of the same type of numbers, and the same rules for it."""
+        made = Model(backbone, self.features, **{**self._options, "frozen": None, "trained": self.names})
+        made.dtype, made.weight_dtype = self.dtype, self.weight_dtype
+        return made
+
+    @cached_property
+    def dense(self) -> Dense | None:
+        """What it is in closed form, if it has dense layers alone."""
+        return Dense.of(self.evaluated) if self.dtype == self.weight_dtype else None
+
+    def weights(self, only: Sequence[str] | None = None) -> Weights:
+        """Copy theta as it is now, and the statistics that move; or some of them only."""
+        names = (*self.names, *self.statistics) if only is None else only
+        if not names:
+            return {}
         tensors = {**dict(self.backbone.named_parameters()), **dict(self.backbone.named_buffers())}
-        names = (*self.names, *self.statistics)
         return {name: tensors[name].detach().to(self.weight_dtype, copy=True) for name in names}
 
     def shared_weights(self) -> Weights:
@@ -174,7 +215,7 @@ class Model:
 
     def personal_weights(self) -> Weights:
         """Copy what of theta is each client's own, as it is now."""
-        return self.personal_part(self.weights())
+        return self.weights(self.personal_names)
 
     def personal_part(self, weights: Weights) -> Weights:
         """Take what is each client's own because it was named so, a head only if that was."""
@@ -223,7 +264,7 @@ class Model:
             given = self.prepare(x)
             with Activations({**weights, **self.constants, "": given}) as held, torch.enable_grad():
                 self.phi(weights, given)
-            self._activation_bytes = -(-held.total // len(x))
+            self._activation_bytes = max(1, -(-held.total // len(x)))
         return self._activation_bytes
 
     def phi(self, weights: Weights, x: Tensor) -> Tensor:
@@ -344,6 +385,15 @@ class Model:
         said = [word for rule, names in rules.items() if names for word in (f"| {rule}", *names)]
         facts = " ".join([*self.names, *said])
         return digest({**self.constants, **self.weights()}, facts=facts)
+
+    @cached_property
+    def base(self) -> str:
+        """Digest of what is never trained and never sent, so that all must have the same; empty: there is nothing.
+
+        Batch norm's constants alone are no base: they come from the settings, as everybody's first weights do.
+        """
+        held = {name: tensor for name, tensor in self.constants.items() if name in self.held}
+        return digest({**held, **self.constants}) if held else ""
 
     def personal(self, weights: Weights, outputs: int, classes: Tensor) -> PersonalModel:
         """Build the module a client takes home: backbone and head with these weights."""

@@ -71,6 +71,19 @@ def dropouts(backbone: nn.Module) -> dict[str, nn.Module]:
     return {name: layer for name, layer in backbone.named_modules() if _drops(layer)}
 
 
+def acts_by_mode(piece: nn.Module) -> bool:
+    """Tell whether a piece of a backbone may do something else in training mode than in evaluation mode.
+
+    Batch norm has a rule of its own. Of layers that are neither PyTorch's nor ours, and in training mode, nothing is
+    known.
+    """
+    known = ("torch.nn.", "pflego.models.")
+    return any(
+        _drops(layer) or (layer.training and not type(layer).__module__.startswith(known))
+        for layer in piece.modules()
+    )
+
+
 def unruled(layer: nn.Module, norm: Norm | None) -> str | None:
     """Say what a layer does in training mode that no rule covers, if it does."""
     if not layer.training:
@@ -105,7 +118,7 @@ def is_statistic(name: str) -> bool:
 
 def evaluation_copy(backbone: nn.Module) -> nn.Module:
     """Copy a backbone in evaluation mode; the copy shares its tensors."""
-    return _sharing(backbone).eval()
+    return sharing(backbone).eval()
 
 
 def training_copy(backbone: nn.Module, *, batch_statistics: bool) -> nn.Module:
@@ -116,7 +129,7 @@ def training_copy(backbone: nn.Module, *, batch_statistics: bool) -> nn.Module:
             return _BatchStatistics(layer) if batch_statistics else layer.eval()
         return _Masked(layer) if _drops(layer) else layer
 
-    return _replaced(_sharing(backbone), stand_in)
+    return _replaced(sharing(backbone), stand_in)
 
 
 @contextmanager
@@ -182,7 +195,8 @@ def _drops(layer: nn.Module) -> bool:
     return isinstance(layer, kinds) and layer.p > 0 and layer.training
 
 
-def _sharing(backbone: nn.Module) -> nn.Module:
+def sharing(backbone: nn.Module) -> nn.Module:
+    """Copy a module's layers; the copy shares its tensors."""
     tensors = [*backbone.parameters(), *backbone.buffers()]
     return copy.deepcopy(backbone, {id(tensor): tensor for tensor in tensors})
 

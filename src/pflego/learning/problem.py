@@ -6,85 +6,42 @@ counted here, where it does.
 
 from __future__ import annotations
 
-import copy
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, islice, repeat
-from math import isfinite, isinf, nan
-from typing import Literal, TypeAlias
+from math import isinf
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pflego.declaration import Whole, check_fields
-from pflego.federation.roster import Client, Federation
+from pflego.federation.roster import Client
 from pflego.learning import theory
 from pflego.learning.evaluation import Score
 from pflego.learning.forward import ForwardPass
-from pflego.learning.heads import Descent, HeadGradient, HeadInit
-from pflego.learning.memory import Kept, Memory, memory_of
+from pflego.learning.heads import Descent, HeadGradient, HeadInit, LinearHead
+from pflego.learning.memory import Kept
 from pflego.learning.model import Model
+from pflego.learning.scoring import score_of
+from pflego.learning.scoring import scores_together as scores_together
+from pflego.learning.streaming import Labels as Labels
+from pflego.learning.streaming import LabelSpace as LabelSpace
+from pflego.learning.streaming import Speedup as Speedup
+from pflego.learning.streaming import Streaming as Streaming
+from pflego.learning.streaming import TrunkPasses as TrunkPasses
 from pflego.learning.task import Task
+from pflego.learning.trunk import BeyondTrunk
 from pflego.randomness import torch_generator
 from pflego.weights import Weights, weighted_sum
 
-Speedup: TypeAlias = Literal["none", "gram"]
-Labels: TypeAlias = Literal["own", "local", "global"]
 FeatureTerm: TypeAlias = Callable[
     [Tensor, Tensor], Tensor
 ]  # of features, (n, M), and whose they are: positions
 
 _PROBE = 8  # samples on which the bytes of activations are measured
-
-
-@dataclass(frozen=True)
-class LabelSpace:
-    """What a model's outputs stand for.
-
-    labels="own": each client's head has one output for each of its classes. "local": all have as many outputs as
-    the client with the most classes, numbered anew on every client, so that an output means different things to
-    different clients. "global": one output for every class of the federation, with one meaning.
-    """
-
-    labels: Labels = "own"
-    everybodys: Tensor = field(
-        default_factory=lambda: torch.empty(0, dtype=torch.long)
-    )  # the federation's classes
-    most_classes: int | None = None  # of one client; None in regression
-
-
-@dataclass(frozen=True)
-class Streaming:
-    """How samples go through the backbone, for the same result.
-
-    Parameters
-    ----------
-    slice_size
-        Samples that go through it at a time; None: as is fastest, which is a client's all at once, or 32 images where
-        there are convolutions.
-    memory
-        What a client may take up while it works: 256MB, a number of bytes, or unlimited. Activations that do not fit
-        are computed again on the way back (memory.py).
-    speedup
-        "gram": full steps through a first dense layer are taken in the span of a client's samples (gram.py).
-    """
-
-    slice_size: Whole | None = None
-    memory: str | float = "1GB"
-    speedup: Speedup = "none"
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        memory_of(self.memory)
-
-    @cached_property
-    def budget(self) -> Memory:
-        """What a client may take up."""
-        return memory_of(self.memory)
 
 
 @dataclass
@@ -113,11 +70,10 @@ class Problem:
         self.task = task
         self.device = device
         self.streaming = streaming
-        self.x = client.x_train
-        self.samples = len(self.x)  # N_i
+        self.samples = client.y_train.shape[0]  # N_i
         # what its first outputs stand for, none in regression, and how many outputs there are
         self.classes = space.everybodys if space.labels == "global" else client.classes
-        own = len(self.classes) or client.y_train[:1].numel()
+        own = self.classes.shape[0] or client.y_train[:1].numel()
         self.outputs = max(own, space.most_classes or 0) if space.labels == "local" else own
         self.head = model.head(self.outputs)
         self.passed = Passed()
@@ -128,18 +84,34 @@ class Problem:
     @property
     def forward_passes(self) -> float:
         """How often its samples have gone forward through the backbone, on average: a whole number, or a fraction."""
-        return _ratio(self.passed.forward, len(self.client.x_train))
+        return _ratio(self.passed.forward, self.client.y_train.shape[0])
 
     @property
     def backward_passes(self) -> float:
         """How often there was a way back."""
-        return _ratio(self.passed.backward, len(self.client.x_train))
+        return _ratio(self.passed.backward, self.client.y_train.shape[0])
+
+    @property
+    def trunk_passes(self) -> float | None:
+        """How often its samples have gone through the trunk whose outputs are kept; None: there is none."""
+        client = self.client
+        return _ratio(client.passed, self.samples) if isinstance(client, BeyondTrunk) else None
+
+    @cached_property
+    def x(self) -> Tensor:
+        """Its inputs: the client's, or some of them."""
+        return self.client.x_train
 
     def at(self, seed: int = 0, round_number: int = 0) -> Problem:
         """Give the same problem in a round, which decides what is drawn at random; or outside of any."""
-        here = copy.copy(self)
+        here = self._copy()
         here.seed, here.round_number = seed, round_number
         return here
+
+    def _copy(self) -> Problem:
+        copied = Problem.__new__(Problem)
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     def generator(self, purpose: str) -> torch.Generator:
         """Give the generator of this client's draws in this round."""
@@ -162,7 +134,7 @@ class Problem:
 
     def part(self, batch: Tensor) -> Problem:
         """Give the same problem on some of the samples: its loss and gradients are theirs."""
-        some = copy.copy(self)
+        some = self._copy()
         some.x, some.targets, some.samples, some._prepared = (
             self.x[batch],
             self.targets[batch],
@@ -181,20 +153,20 @@ class Problem:
     @property
     def whole(self) -> bool:
         """Whether it has all of the client's samples."""
-        return self.samples == len(self.client.x_train)
+        return self.samples == self.client.y_train.shape[0]
 
     @cached_property
     def kept(self) -> Kept:
         """What becomes of a pass of all its samples."""
         return self.plan(self.samples)
 
-    def plan(self, samples: int) -> Kept:
-        """Say what becomes of a pass of some samples, under the budget of memory."""
+    def plan(self, samples: int, *, beside: int = 0) -> Kept:
+        """Say what becomes of a pass of some samples, under the budget of memory, with numbers held beside them."""
         said, memory = self.streaming.slice_size, self.streaming.budget
         if isinf(memory.limit) or not samples:
             return Kept(said or self.model.slice, samples)
         a_number = torch.finfo(self.model.weight_dtype).bits // 8
-        return memory.plan(
+        return replace(memory, limit=memory.limit - beside * a_number).plan(
             samples,
             self.model.activation_bytes(self.x[: min(_PROBE, said or _PROBE)].to(self.device)),
             self.model.features * a_number,
@@ -202,6 +174,11 @@ class Problem:
             usual=self.model.slice,
             said=said,
         )
+
+    def has_room(self, numbers: int) -> bool:
+        """Tell whether all samples can pass at once, with so many numbers held beside them."""
+        kept = self.plan(self.samples, beside=numbers)
+        return kept.samples == self.samples and (kept.size is None or kept.size >= self.samples)
 
     @property
     def slice(self) -> int | None:
@@ -218,11 +195,14 @@ class Problem:
     @cached_property
     def targets(self) -> Tensor:
         """The training labels as the loss takes them."""
-        return self._targets(self.client.y_train)
+        return self.targets_of(self.client.y_train)
 
     def new_head(self, how: HeadInit, seed: int) -> Weights:
         """Give this client's first head, a function of the seed and its id."""
-        generator = torch_generator(seed, "head", client=self.client.id)
+        drawn = how != "zeros" or not isinstance(
+            self.head, LinearHead
+        )  # a linear head of zeros draws nothing
+        generator = torch_generator(seed, "head", client=self.client.id) if drawn else torch.Generator()
         return self.head.init(how, generator, self.model.weight_dtype)
 
     def forward(self, weights: Weights, *, masks: torch.Generator | None = None) -> ForwardPass:
@@ -338,15 +318,18 @@ class Problem:
         masks = masks if self.model.live else None
         size = (self.slice if masks is None else None) or samples
         inputs = self._inputs(batch, in_one_piece=masks is not None)
-        targets = _pieces(self.targets if batch is None else self.targets[batch], size)
-        places = _pieces(torch.arange(samples) if batch is None else batch, size)
+        targets = self.targets if batch is None else self.targets[batch]
+        places = torch.arange(samples) if batch is None else batch
         self.passed.forward += samples
         self.passed.backward += samples
-        gradients = (
+        if size >= samples:
+            [x] = inputs
+            return self._part_gradient(weights, x, targets, places, on_features, masks)
+        parts = zip(inputs, torch.split(targets, size), torch.split(places, size), strict=True)
+        return weighted_sum(
             (len(t) / samples, self._part_gradient(weights, x, t, at, on_features, masks))
-            for x, t, at in zip(inputs, targets, places, strict=True)
+            for x, t, at in parts
         )
-        return weighted_sum(gradients) if size < samples else next(gradients)[1]
 
     def _part_gradient(
         self,
@@ -359,12 +342,18 @@ class Problem:
     ) -> Weights:
         forward = ForwardPass([self], weights, part=inputs, masks=masks)
         at_head = self.head.gradient(weights, forward.features, targets, self.task)
-        slopes = at_head.features
-        if on_features is not None:
-            with torch.enable_grad():
-                features = forward.features.requires_grad_()
-                slopes = slopes + torch.autograd.grad(on_features(features, places), features)[0]
+        slopes = self.with_term(at_head.features, forward.features, places, on_features)
         return {**forward.backward(slopes), **at_head.head}
+
+    def with_term(
+        self, slopes: Tensor, features: Tensor, places: Tensor, on_features: FeatureTerm | None
+    ) -> Tensor:
+        """Add the gradient of a loss of the features, if there is one."""
+        if on_features is None:
+            return slopes
+        with torch.enable_grad():
+            features = features.detach().requires_grad_()
+            return slopes + torch.autograd.grad(on_features(features, places), features)[0]
 
     def _parts(
         self,
@@ -405,34 +394,24 @@ class Problem:
 
     def test(self, weights: Weights) -> Score:
         """Look at the result on the test data. No part of a client's work, so the pass is not counted."""
-        return self._score(weights, self.client.x_test, self.client.y_test)
+        return score_of(self, weights, self.client.x_test, self.client.y_test)
 
     def test_on_training_data(self, weights: Weights) -> Score:
         """Look at the result on the data that it learned from, which is not counted either."""
-        return self._score(weights, self.client.x_train, self.client.y_train)
-
-    def _score(self, weights: Weights, x: Tensor, y: Tensor) -> Score:
-        if len(x) == 0:
-            return Score(0, None, 0.0)
-        features, targets = self._seen(weights, x, y)
-        return self._score_of(weights, features, targets)
-
-    @torch.no_grad()
-    def _score_of(self, weights: Weights, features: Tensor, targets: Tensor) -> Score:
-        z = self.head.outputs(weights, features)
-        loss = float(self.task.loss(z, targets)) if self.task.known(targets) else nan
-        return Score(len(z), loss if isfinite(loss) else None, float(self.task.scores(z, targets).sum()))
+        return score_of(self, weights, self.client.x_train, self.client.y_train)
 
     def test_features(self, weights: Weights) -> tuple[Tensor, Tensor]:
         """Pass the test samples through the backbone; give features and targets. The pass is not counted."""
-        return self._seen(weights, self.client.x_test, self.client.y_test)
+        return self.seen(weights, self.client.x_test, self.client.y_test)
 
     @torch.no_grad()
-    def _seen(self, weights: Weights, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def seen(self, weights: Weights, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Pass any samples through the backbone; give features and targets. The pass is not counted."""
         features = [self.model.phi(weights, inputs) for inputs in self.in_slices(x)]
-        return torch.cat(features), self._targets(y)
+        return torch.cat(features), self.targets_of(y)
 
-    def _targets(self, y: Tensor) -> Tensor:
+    def targets_of(self, y: Tensor) -> Tensor:
+        """Give labels as the loss takes them, (samples, outputs)."""
         targets = self.task.targets(y, self.classes, self.model.weight_dtype)
         if targets.shape[1] < self.outputs:
             targets = functional.pad(targets, (0, self.outputs - targets.shape[1]))
@@ -449,77 +428,19 @@ class Problem:
         return (self.model.prepare(part, self.device) for part in _pieces(x, size))
 
 
-@torch.no_grad()
-def scores_together(problems: Sequence[Problem], models: Sequence[Weights]) -> list[Score]:
-    """Look at several clients' results on their test data: in one pass, where all have the same backbone."""
-    first, names = problems[0], [*problems[0].model.names, *problems[0].model.statistics]
-    if len(problems) == 1 or any(model[name] is not models[0][name] for model in models for name in names):
-        return [problem.test(model) for problem, model in zip(problems, models, strict=True)]
-    tested = [problem for problem in problems if len(problem.client.x_test)]
-    nothing = Score(0, None, 0.0)
-    if not tested:
-        return [nothing for _ in problems]
-    inputs = first.in_slices(torch.cat([problem.client.x_test for problem in tested]))
-    features = torch.cat([first.model.phi(models[0], x) for x in inputs])
-    parts = iter(torch.split(features, [len(problem.client.x_test) for problem in tested]))
-    return [
-        problem._score_of(model, next(parts), problem._targets(problem.client.y_test))
-        if len(problem.client.x_test)
-        else nothing
-        for problem, model in zip(problems, models, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class Problems:
-    """The problems of a federation's clients, made when they are asked for."""
-
-    federation: Federation
-    model: Model
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    streaming: Streaming = Streaming()
-    labels: Labels = "own"
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
-
-    def __reduce__(self) -> tuple[type[Problems], tuple[object, ...]]:
-        """Made again where it is sent: a lock cannot be."""
-        return Problems, (self.federation, self.model, self.device, self.streaming, self.labels)
-
-    @cached_property
-    def _space(self) -> LabelSpace:
-        classes = torch.tensor(self.federation.classes or [], dtype=torch.long)
-        return LabelSpace(self.labels, classes, self.federation.most_classes)
-
-    @property
-    def outputs(self) -> int:
-        """How many outputs a model that everybody shares has."""
-        if self.labels == "local" and self.federation.most_classes:
-            return self.federation.most_classes
-        return self.federation.outputs
-
-    def size(self, positions: Sequence[int]) -> float:
-        """Estimate the work of a pass over the data of some clients: multiplications, in a dense network."""
-        return float(self.federation.sizes[positions].sum()) * sum(self.model.sizes.values())
-
-    def __getitem__(self, position: int) -> Problem:
-        """Give the problem of the client at a position."""
-        with self._lock:  # whoever loads clients need not do it for two threads at once
-            client = self.federation[position]
-        return Problem(
-            client,
-            self.model,
-            self.federation.task,
-            self.device,
-            space=self._space,
-            streaming=self.streaming,
-        )
-
-
 def _pieces(tensor: Tensor, size: int) -> Sequence[Tensor]:
     """Split it, which takes time, only where there is more than one piece."""
     return torch.split(tensor, size) if size < len(tensor) else [tensor]
 
 
 def _ratio(part: int, whole: int) -> float:
-    ratio = Fraction(part, whole)
-    return ratio.numerator if ratio.denominator == 1 else float(ratio)
+    return part // whole if part % whole == 0 else float(Fraction(part, whole))
+
+
+def __getattr__(name: str) -> object:
+    """Give what stands in problems.py, which needs this module, to those who ask for it here."""
+    if name == "Problems":
+        from pflego.learning.problems import Problems
+
+        return Problems
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,6 +35,10 @@ class Task(Protocol):
         """Compute the mean loss over the samples."""
         ...
 
+    def losses(self, z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute every sample's loss, 0 where it has none, and 1 where it has one, 0 elsewhere."""
+        ...
+
     def residual(self, z: Tensor, targets: Tensor, *, dim: int = 1) -> Tensor:
         """link(z) - t, which is n times the gradient of the loss with respect to z; outputs along `dim`."""
         ...
@@ -70,6 +74,10 @@ class Classification:
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
         """Compute the mean cross-entropy, over the samples whose class has an output."""
         return -(functional.log_softmax(z, dim=1) * targets).sum() / targets.sum()
+
+    def losses(self, z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute every sample's cross-entropy, where its class has an output."""
+        return -(functional.log_softmax(z, dim=1) * targets).sum(dim=1), targets.sum(dim=1)
 
     def residual(self, z: Tensor, targets: Tensor, *, dim: int = 1) -> Tensor:
         """softmax(z) - onehot(y)."""
@@ -109,6 +117,10 @@ class Regression:
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
         """Compute half the mean squared distance."""
         return (z - targets).square().sum(dim=1).mean() / 2
+
+    def losses(self, z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute half of every sample's squared distance."""
+        return (z - targets).square().sum(dim=1) / 2, z.new_ones(len(z))
 
     def residual(self, z: Tensor, targets: Tensor, *, dim: int = 1) -> Tensor:
         """z - y."""

@@ -12,7 +12,8 @@ import pflego
 from pflego.exchange.round import Round
 from pflego.learning.heads import Descent
 from pflego.learning.heads.downhill import steps_downhill
-from pflego.learning.problem import Problem, Problems
+from pflego.learning.problem import Problem
+from pflego.learning.problems import Problems
 from pflego.weights import Weights
 
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 import pflego
 from pflego.learning.heads.fit import fit_head
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 
 
 class Steep(nn.Module):

@@ -14,9 +14,7 @@ from pflego.learning.heads import Descent, LinearHead, linear, plain_loops
 from pflego.learning.task import Classification, Regression
 from tests.support.reference import F64, assert_same_weights, distance, world
 
-kernel = pytest.importorskip(
-    "pflego.learning.heads.kernel", reason="numba is not installed: pip install 'pflego[fast]'"
-)
+kernel = pytest.importorskip("pflego.learning.heads.kernel", reason="numba is not installed")
 
 SIZES = [(1, 1, 1), (1, 5, 3), (7, 4, 2), (8, 8, 2), (31, 9, 4), (33, 200, 2), (64, 17, 10), (100, 64, 32)]
 

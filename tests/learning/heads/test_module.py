@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import pflego
 from pflego.exchange.round import Round
 from pflego.learning.heads import ModuleHead
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.learning.task import Classification, Regression, Task
 from pflego.runs.run import Run
 from pflego.weights import Weights

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Literal
 
 import torch
@@ -28,7 +29,7 @@ from pflego.algorithms.base import Algorithm, Family
 from pflego.algorithms.optimizers import OptimizerName, optimizer_step
 from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
 from pflego.algorithms.pflego.rates import Rates, check_decay, emphasised, moving, resolve_defaults
-from pflego.algorithms.pflego.safeguard import last_step
+from pflego.algorithms.pflego.safeguard import last_steps
 from pflego.algorithms.pflego.several_passes import adapt_in_passes, passes_in_turn
 from pflego.algorithms.pflego.solved import SolvedHeads
 from pflego.algorithms.pflego.stepped import SteppedHeads
@@ -125,7 +126,7 @@ class PFLEGO(Algorithm):
         """The backbone is shared, the head is not, or not all of it."""
         return "split"
 
-    @property
+    @cached_property
     def rates(self) -> Rates:
         """How far the steps go."""
         rule: Rule = "gd" if self.head_optimizer == "solve" else self.head_optimizer
@@ -134,12 +135,12 @@ class PFLEGO(Algorithm):
             self.client_lr, self.server_lr, rule, self.momentum, self.head_decay, exact, self.local_lr
         )
 
-    @property
+    @cached_property
     def parts(self) -> OwnHead | CommonHead:
         """What of a head is personal, and what is shared."""
         return CommonHead(self.head_init) if self.common_head else OwnHead(self.head_init)
 
-    @property
+    @cached_property
     def heads(self) -> SteppedHeads | SolvedHeads:
         """How heads are fitted to features."""
         if self.head_optimizer == "solve":
@@ -204,18 +205,14 @@ class PFLEGO(Algorithm):
         joint = group.gradient([w.head for w in work])
         losses, factors = zip(*map(emphasised, turns, problems, work, group.parts), strict=True)
         weights = [weight * factor for weight, factor in zip(weights, factors, strict=True)]
-        slopes = [j.features if a == 1 else j.features * a for j, a in zip(joint, weights, strict=True)]
-        contribution = forward.backward(slopes[0] if len(slopes) == 1 else torch.cat(slopes))
+        contribution = forward.backward(group.slopes(joint, weights))
         contribution |= self.parts.contribution(shared, [j.head for j in joint], problems, weights)
         constants = [
             rates.measure(now, problem, heads, shared, w, at)
             for now, problem, w, at in zip(turns, problems, work, losses, strict=True)
         ]
         last = [rates.last(now, shared) * factor for now, factor in zip(turns, factors, strict=True)]
-        ended = [
-            last_step(problem, w, phi, j.head, rate)
-            for problem, w, phi, j, rate in zip(problems, work, group.parts, joint, last, strict=True)
-        ]
+        ended = last_steps(group, work, [j.head for j in joint], last)
         after = group.loss(ended)
         updates = [
             Update(

@@ -66,7 +66,20 @@ def _guarded(problem: Problem, head: Weights, features: Tensor, steps: int, desc
     return HeadWork(head, descent, 1)
 
 
-def last_step(problem: Problem, work: HeadWork, features: Tensor, gradient: Weights, rate: float) -> Weights:
+def last_steps(
+    group: HeadGroup, work: Sequence[HeadWork], gradients: Sequence[Weights], rates: Sequence[float]
+) -> list[Weights]:
+    """Take every head's part of the joint step."""
+    together = len(work) > 1 and all(p.head.smooth_everywhere for p in group.problems)
+    if together and not any(w.descent.decay for w in work):
+        capped = [min(rate, w.descent.limit) for w, rate in zip(work, rates, strict=True)]
+        return group.step([w.head for w in work], gradients, capped)
+    return [
+        _last_step(*each) for each in zip(group.problems, work, group.parts, gradients, rates, strict=True)
+    ]
+
+
+def _last_step(problem: Problem, work: HeadWork, features: Tensor, gradient: Weights, rate: float) -> Weights:
     """Take the head's part of the joint step, at most of the rate that its descent allows."""
     head, descent = work.head, work.descent
     slope = plus(gradient, descent.pull(head)) if descent.decay else gradient

@@ -1,4 +1,4 @@
-"""Steps on a softmax head as one compiled loop (numba), for float32 on the CPU: the extra `fast`.
+"""Steps on a softmax head as one compiled loop (numba), for float32 on the CPU.
 
 The residuals of a sample sum to zero, so the last row of the gradient is minus the sum of the others, and outputs
 matter only by their distance from the last: K - 1 rows of differences V_k = W_k - W_K do the work of K. A block of
