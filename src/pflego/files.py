@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -88,11 +89,11 @@ def read_checked(path: Path) -> Decoded:
         raise FolderError(f"{path} is damaged and was left as it is: {error}") from error
 
 
-def read_some(path: Path, prefix: str) -> Weights:
-    """Read the tensors whose names begin with a prefix, without it, from a file that was checked before."""
+def read_some(path: Path, wanted: Callable[[str], bool]) -> Weights:
+    """Read the tensors whose names are wanted, from a file that was checked before."""
     try:
         with safe_open(path, framework="pt") as file:
-            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 - not a dictionary
-            return {name.removeprefix(prefix): file.get_tensor(name) for name in names}
+            names = [name for name in file.keys() if wanted(name)]  # noqa: SIM118 - not a dictionary
+            return {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
         raise FolderError(f"{path} was there and can no longer be read: {error}") from error

@@ -58,6 +58,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "slice_size": {"slice_size": 3},
     "memory": {"memory": "64MB"},
     "speedup": {"speedup": "gram"},
+    "trunk": {"trunk": "always"},
     "seed": {"seed": 6},
     "evaluate_every": {"evaluate_every": 2},
     "evaluate_adapted": {"evaluate_adapted": True},

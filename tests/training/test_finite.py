@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import pflego
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.runs.run import Run
 from pflego.weights import is_finite
 from tests.support.reference import F64, Net, Site, link, loss, world

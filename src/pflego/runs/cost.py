@@ -35,7 +35,8 @@ from pflego.learning import device as devices
 from pflego.learning.evaluation import Score
 from pflego.learning.heads import plain_loops
 from pflego.learning.model import Model
-from pflego.learning.problem import Problems, Speedup, Streaming
+from pflego.learning.problems import Problems
+from pflego.learning.streaming import Speedup, Streaming, TrunkPasses
 from pflego.weights import Weights, nbytes, to
 
 _LONG = 2.0  # seconds of work that need not be measured again
@@ -70,6 +71,7 @@ class Cost:
     bytes_up: int
     seconds: float
     device: str
+    trunk_flops: int = 0  # of a frozen trunk, once for all rounds
 
     def joules(self, energy: Energy = Energy()) -> float:
         """Estimate the energy."""
@@ -86,7 +88,8 @@ def measure(
     participation: Participation = Everyone(),
     slice_size: int | None = None,
     memory: str | float = "1GB",
-    speedup: Speedup = "none",
+    speedup: Speedup = "auto",
+    trunk: TrunkPasses = "once",
     device: str | torch.device = "auto",
     seed: int = 0,
 ) -> Cost:
@@ -101,7 +104,7 @@ def measure(
     (1, 50, True)
     """
     place = devices.resolve(device, model.dtype)
-    streaming = Streaming(slice_size, memory, speedup)
+    streaming = Streaming(slice_size, memory, speedup, trunk)
     problems = Problems(federation, model.to(place), place, streaming, algorithm.labels)
     shared = to(algorithm.init_shared(model, problems.outputs, seed), place)
     position = median_client(federation)
@@ -144,7 +147,13 @@ def client_cost(
         exchange.play(engine, 1, shared, {}, [position], ids=ids, keep=states.update)
         return engine
 
-    problems[position].plan(1)  # measures what a sample takes up, once, which is no part of the work
+    once, of_trunk = problems.trunk, _Operations()
+    if once is not None and (whole := problems.whole(position)).kept:  # which says how it is sliced
+        with of_trunk:
+            once.compute(whole, whole.x)
+    problems[position].plan(
+        1
+    )  # passes samples through a trunk, and measures what a sample takes up, once, which is no part of the work
     flops, peak = _Operations(), _PeakMemory()
     with plain_loops():  # torch counts what torch does
         work(flops)
@@ -162,6 +171,7 @@ def client_cost(
         bytes_up=sum(outcome.bytes_up for outcome in counted.outcomes),
         seconds=median(seconds),
         device=str(problems.device),
+        trunk_flops=of_trunk.total,
     )
 
 

@@ -7,8 +7,6 @@ import os
 import sys
 from collections.abc import Mapping
 from hashlib import blake2b
-from itertools import takewhile
-from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,6 +34,7 @@ class HistoryFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._written = blake2b(digest_size=16)
+        self._known = -1, 0  # a round, and how many bytes the lines up to it are, when it was last read
 
     @property
     def digest(self) -> str:
@@ -58,33 +57,53 @@ class HistoryFile:
 
     def read(self, rounds: int, digest: str) -> list[dict[str, Any]]:
         """Read the lines of the rounds up to one, which must be those of the digest. Nothing is changed."""
-        lines = self._upto(rounds)
-        self._written = blake2b(b"".join(lines), digest_size=16)
+        rows, content = self._upto(rounds)
+        self._written = blake2b(content, digest_size=16)
         if self.digest != digest:
             raise FolderError(
                 f"{self._path} is damaged and was left as it is: "
                 f"its lines up to round {rounds} are not those of the checkpoint"
             )
-        return [json.loads(line) for line in lines]
+        self._known = rounds, len(content)
+        return rows
 
     def rounds(self) -> int:
         """Count the lines that are whole."""
-        return len(self._upto(sys.maxsize))
+        return len(self._upto(sys.maxsize)[0])
 
     def cut(self, rounds: int) -> None:
         """Drop the lines of later rounds."""
-        lines = self._upto(rounds)
-        self._written = blake2b(b"".join(lines), digest_size=16)
-        write_atomically(self._path, b"".join(lines))
+        (known, length), self._known = self._known, (-1, 0)
+        if known == rounds:  # they were just read: a long history is not read twice
+            content = self._content()
+            if len(content) == length:
+                return
+            content = content[:length]
+        else:
+            content = self._upto(rounds)[1]
+        self._written = blake2b(content, digest_size=16)
+        write_atomically(self._path, content)
 
-    def _upto(self, rounds: int) -> list[bytes]:
-        """Read the first lines that are whole and of a round not above this one."""
-        lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
-        return list(takewhile(lambda line: _round_of(line) <= rounds, lines))
+    def _upto(self, rounds: int) -> tuple[list[dict[str, Any]], bytes]:
+        """Read the first lines that are whole and of a round not above this one: as rows, and as they are."""
+        rows: list[dict[str, Any]] = []
+        content, end = self._content(), 0
+        for line in content.splitlines(keepends=True):
+            if (row := _row(line)) is None or row["round"] > rounds:
+                break
+            rows.append(row)
+            end += len(line)
+        return rows, content[:end]
+
+    def _content(self) -> bytes:
+        return self._path.read_bytes() if self._path.exists() else b""
 
 
-def _round_of(line: bytes) -> float:
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Read a line; None for half a one, or none of ours."""
     try:
-        return float(json.loads(line)["round"])
+        row = json.loads(line)
+        float(row["round"])
     except (ValueError, TypeError, KeyError):
-        return inf  # half a line, or none of ours
+        return None
+    return row if isinstance(row, dict) else None

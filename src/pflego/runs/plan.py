@@ -24,7 +24,7 @@ from pflego.federation.participation import Everyone
 from pflego.federation.population import Population, There
 from pflego.federation.roster import ClientId, Federation
 from pflego.federation.unequal import Estimated
-from pflego.learning.problem import Streaming
+from pflego.learning.streaming import Streaming
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from pflego.errors import path_of
 from pflego.federation.roster import Client, ClientId, Federation
 from pflego.learning.evaluation import Pooled, Row, Score, table
 from pflego.learning.model import Model, PersonalModel
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.runs.history import Evaluations, HistoryRow, moved
 from pflego.runs.plan import Plan
 from pflego.runs.record import Tables
@@ -53,6 +53,7 @@ class Run:
         step), participants_accuracy, everyone_accuracy and, if asked for, everyone_adapted_accuracy (where evaluated),
         seconds (client and server work),
         bytes_up, bytes_down, forward_passes and backward_passes (over its own data, that a participant made),
+        trunk_passes (the same through a frozen trunk whose outputs are kept, where there is one),
         members, joined and left (where a population changes: how many there are, came and went),
         missing (replies that did not arrive), rejected (participants whose update was not finite, left out),
         refused (1 where the server's own step was not finite and was not taken), and what

@@ -8,9 +8,10 @@ what lies there is out of date, all states are written anew into one file.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Container, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -83,12 +84,18 @@ class StateFiles:
 
     def read(self, client: str) -> Weights | None:
         """Read one client's newest state; None if it has none here."""
-        if (name := self._newest.get(client)) is None:
-            return None
-        try:
-            return read_some(self.folder / name, f"{_quoted(client)}/")
-        except OSError as error:
-            raise FolderError(f"the state of client {client!r} cannot be read: {error}") from error
+        return self._read([client]).get(client)
+
+    def _read(self, clients: Iterable[str]) -> dict[str, Weights]:
+        """Read the newest states of some clients, those that have one: every file once."""
+        places: dict[str, set[str]] = defaultdict(set)
+        for client in clients:
+            if (name := self._newest.get(client)) is not None:
+                places[name].add(_quoted(client))
+        states: dict[str, Weights] = {}
+        for name, wanted in sorted(places.items()):
+            states |= split(read_some(self.folder / name, partial(_is_of, wanted)))
+        return states
 
     def write(self, round_number: int, rank: int | None, changed: Mapping[str, Weights]) -> Written | None:
         """Write the states that changed up to a round; all that are this process's, where most files are stale."""
@@ -97,8 +104,7 @@ class StateFiles:
             return None
         self._own |= named.keys()
         if self._stale():
-            others = {client: state for client in self._own - named.keys() if (state := self.read(client))}
-            named = {**others, **named}
+            named = {**self._read(self._own - named.keys()), **named}
         name = f"{round_number:08}{'' if rank is None else f'-{rank}'}.safetensors"
         digest = write_tensors(self.folder / name, join(named), {"round": round_number}, private=True)
         return _written(name, digest, named)
@@ -166,6 +172,11 @@ def split(tensors: Weights) -> dict[str, Weights]:
 
 def _written(name: str, digest: str, states: Mapping[str, Weights]) -> Written:
     return Written(name, digest, {client: nbytes(state) for client, state in states.items()})
+
+
+def _is_of(clients: Container[str], name: str) -> bool:
+    """Tell whether a tensor belongs to one of some clients, by their quoted ids."""
+    return name.partition("/")[0] in clients
 
 
 def _quoted(name: str) -> str:

@@ -25,7 +25,8 @@ from pflego.federation.draws import Participation, expected
 from pflego.federation.roster import Federation
 from pflego.learning.head_group import HeadGroup
 from pflego.learning.model import Model
-from pflego.learning.problem import Problem, Problems
+from pflego.learning.problem import Problem
+from pflego.learning.problems import Problems
 from pflego.learning.theory import corollary_bound, corollary_rate
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run

@@ -131,8 +131,11 @@ class Training:
             cohort,
             ids=run.federation.ids,
             keep=self._keep,
-            arrives=lambda outcome: run.plan.network.delivers(
-                **self._reply(outcome), client=outcome.client, number=number, seed=run.plan.seed
+            arrives=lambda outcome: (
+                run.plan.network.lossless
+                or run.plan.network.delivers(
+                    **self._reply(outcome), client=outcome.client, number=number, seed=run.plan.seed
+                )
             ),
             takes=(
                 lambda outcome: run.plan.network.speed.seconds(
