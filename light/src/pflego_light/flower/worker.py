@@ -14,16 +14,21 @@ from contextlib import suppress
 import httpx
 from flwr.app import Context, Error, Message
 from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullAppMessagesResponse,
+    SendTaskHeartbeatRequest,
+)
 from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
 from flwr.supercore.protobuf.client import ProtobufClientInterceptor
-from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
@@ -32,6 +37,7 @@ from pflego_light.flower.app import answer
 from pflego_light.kit import Kit
 
 _POLL = 0.2  # seconds between two looks at the SuperNode, which is on this machine
+_PATIENCE = 60.0  # seconds for which a SuperNode that does not answer is asked again
 _UNKNOWN = 401  # the status of a request with the token of a task that is no longer there
 _PROTECTED = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
@@ -76,7 +82,7 @@ def reply_to(kit: Kit, message: Message, context: Context) -> Message:
 
 def _do(kit: Kit, address: str, token: str) -> None:
     client = _client(address, "flwr-clientapp", [RuntimeTokenHttpInterceptor(token)], retries=True)
-    heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heartbeat = HeartbeatSender(beating(client))
     heartbeat.start()
     context, status = None, SubStatus.FAILED
     try:
@@ -100,6 +106,24 @@ def _do(kit: Kit, address: str, token: str) -> None:
         client.close()
 
 
+def beating(client: RuntimeHttpClient) -> Callable[[], bool]:
+    """Make what tells the SuperNode that its task is being done.
+
+    Flower's own ends the whole program where the task is gone, which is right for a program of one task.
+    """
+
+    def beat() -> bool:
+        try:
+            client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+        except httpx.TransportError:
+            return False
+        except httpx.HTTPStatusError:  # it is gone: whatever is asked for next tells
+            pass
+        return True
+
+    return beat
+
+
 def dropped(error: BaseException | None) -> bool:
     """Tell whether the SuperNode no longer knows the task that something was asked for: its run has ended."""
     if error is None:
@@ -108,13 +132,26 @@ def dropped(error: BaseException | None) -> bool:
     return refused or dropped(error.__cause__ or error.__context__)
 
 
+class _Door(RuntimeHttpClient):
+    """The SuperNode's door, at which a task may be had a moment before its message is."""
+
+    def PullMessages(self, request: PullAppMessagesRequest) -> PullAppMessagesResponse:  # noqa: N802
+        while not (pulled := super().PullMessages(request)).messages_list:
+            time.sleep(_POLL)  # refused when the SuperNode has dropped the task
+        return pulled
+
+
 def _client(
     address: str, name: str, interceptors: Sequence[ProtobufClientInterceptor], *, retries: bool
 ) -> RuntimeHttpClient:
-    return RuntimeHttpClient.from_server_address(
+    # Flower's own retries end the whole program at the first answer that says the task is gone
+    retrying = RetryInvoker(
+        lambda: exponential(_POLL, max_delay=1), httpx.TransportError, max_tries=None, max_time=_PATIENCE
+    )
+    return _Door.from_server_address(
         server_address=address,
         insecure=True,  # it never leaves this machine
         root_certificates=None,
         interceptors=[RuntimeVersionHttpInterceptor(component_name=name), *interceptors],
-        retry_invoker=make_simple_http_retry_invoker() if retries else None,
+        retry_invoker=retrying if retries else None,
     )
