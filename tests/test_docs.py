@@ -17,6 +17,7 @@ import pytest
 
 from pflego.cli import main
 from pflego.data.sets import find
+from pflego.errors import MissingExtraError
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -93,7 +94,10 @@ def run_blocks(
         for language, code in blocks:
             if language == "python":
                 print(f"running\n{code}")
-                exec(compile(code, page.name, "exec"), {"__name__": "__main__"})
+                try:
+                    exec(compile(code, page.name, "exec"), {"__name__": "__main__"})
+                except MissingExtraError as missing:
+                    pytest.skip(str(missing))
             else:
                 for line in code.replace("\\\n", " ").splitlines():
                     if (words := shlex.split(line, comments=True)) and words[0] == "pflego":

