@@ -29,7 +29,7 @@ from pflego.exchange.accountant import Accountant, sampling_of
 from pflego.exchange.privacy import Guard
 from pflego.exchange.round import Round
 from pflego.federation.draws import cohort
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.weights import Weights, minus, weighted_sum
 
 CHANCE, RATE, CLIP, DELTA = 0.5, 0.1, 0.05, 1e-3

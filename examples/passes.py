@@ -199,7 +199,6 @@ def main() -> None:
                     participation=given.participation,
                     seed=given.seed,
                     evaluate_every=max(1, given.rounds // 10),
-                    speedup="gram" if rate else "none",
                     progress=False,
                 )
             results.append(Result(degree, name, rate, adapted(run), follow(run)))

@@ -1,23 +1,25 @@
 """Accuracy against epsilon: what differential privacy costs a method that shares a gradient, and one that shares all.
 
     python examples/privacy.py --data digits --clients 20 --rounds 5 --epsilons 8 --clips 0.1 --seeds 1
-    python examples/privacy.py --data mnist --clients 1000 --chance 0.1 --out privacy.json --picture privacy.png
+    PFLEGO_DATA=... python examples/privacy.py --data mnist,fashion-mnist --clients 100,1000 --chance 0.2,0.1 \
+        --out docs/privacy.json --picture docs/privacy.png
 
 PFLEGO, plain and with a common head, and FedAvg get the same number of clips and rates to choose from, on a part of the
-training data held out, at the second of the epsilons, and rates once more without noise. With the best of them each is
-then trained at every epsilon, and without noise, and judged on test data: everyone after the local steps of its method.
-Beside that, heads that are fitted to the first backbone, which costs no privacy at all. What the JSON file has already
-is not done again.
+training data held out: pairs of both at the second of the epsilons, clips again at the others, and rates again without
+noise. With the best of them each is then trained and judged on test data: everyone after the local steps of its method.
+Beside that, heads that are fitted to the first backbone, which costs no privacy at all. The second command makes all of
+docs/privacy.json, one federation after the other; what the file has already is not done again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import TypedDict
+from typing import TypeAlias, TypedDict
 
 import torch
 from torch import nn
@@ -27,9 +29,15 @@ from pflego.data.validation import hold_out
 from pflego.exchange.accountant import noise_for, sampling_of
 from pflego.report.plots import picture
 
-RATES = {"PFLEGO": (0.003, 0.01), "PFLEGO, common head": (0.003, 0.01), "FedAvg": (0.03, 0.1)}
+RATES = {
+    "PFLEGO": (0.003, 0.01, 0.03),
+    "PFLEGO, common head": (0.003, 0.01, 0.03),
+    "FedAvg": (0.03, 0.1, 0.3),
+}
 UNCLIPPED = 1e6
 ALONE = "heads on the first backbone"
+
+Pair: TypeAlias = tuple[float, float]  # clip and rate
 
 
 class Row(TypedDict):
@@ -53,11 +61,11 @@ def method(name: str, rate: float) -> pflego.Algorithm:
     return pflego.PFLEGO(steps=20, server_lr=rate, common_head=name != "PFLEGO")
 
 
-def federation_of(given: argparse.Namespace, data: str, seed: int) -> pflego.Federation:
+def federation_of(given: argparse.Namespace, seed: int) -> pflego.Federation:
     """Load clients of at most so many samples: more clients are then more data, and not the same divided further."""
     samples = given.samples
     whole = pflego.load(
-        data,
+        given.data,
         clients=given.clients,
         classes_per_client=given.classes_per_client,
         seed=seed,
@@ -111,9 +119,8 @@ class Found:
         self, name: str, epsilon: float | None, clip: float, rate: float, seed: int, *, choosing: bool
     ) -> float:
         """Give the accuracy of a run, which is made if it was not yet."""
-        data = (self.given.choose_on or self.given.data) if choosing else self.given.data
         asked = Row(
-            data=data,
+            data=self.given.data,
             clients=self.given.clients,
             method=name,
             epsilon=epsilon,
@@ -126,15 +133,40 @@ class Found:
         for row in self.rows:
             if Row({**row, "accuracy": 0.0}) == asked:
                 return row["accuracy"]
-        federation = federation_of(self.given, data, seed)
+        federation = federation_of(self.given, seed)
         if choosing:
             federation = hold_out(federation, share=0.3, seed=seed)
         done = Row({**asked, "accuracy": round(train(self.given, federation, asked), 5)})
         self.rows.append(done)
         print(done, flush=True)
+        self.write()
+        return done["accuracy"]
+
+    def best(self, name: str, epsilon: float | None, clips: Sequence[float], rates: Sequence[float]) -> Pair:
+        """Choose the clip and the rate that are best on data held out."""
+        tried = {
+            (clip, rate): self.get(name, epsilon, clip, rate, 100, choosing=True)
+            for clip, rate in product(clips, rates)
+        }
+        return max(tried, key=lambda pair: tried[pair])
+
+    def drop_others(self, chosen: Mapping[str, Mapping[float | None, Pair]]) -> None:
+        """Keep, of what was judged on test data in this federation, what was chosen."""
+        here = self.given.data, self.given.clients
+        self.rows = [
+            row
+            for row in self.rows
+            if row["chosen_by"]
+            or (row["data"], row["clients"]) != here
+            or row["method"] == ALONE
+            or chosen[row["method"]].get(row["epsilon"]) == (row["clip"], row["rate"])
+        ]
+        self.write()
+
+    def write(self) -> None:
+        """Write what there is."""
         if self.given.out:
             self.given.out.write_text(json.dumps(self.rows, indent=1))
-        return done["accuracy"]
 
 
 def draw(rows: list[Row], path: Path) -> None:
@@ -166,46 +198,56 @@ def draw(rows: list[Row], path: Path) -> None:
         figure.legend(handles, labels, loc="outside right upper", frameon=False)
 
 
-def main() -> None:
-    """Choose, train, draw."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", default="digits")
-    parser.add_argument("--data-dir", default=None)
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--classes-per-client", type=int, default=5)
-    parser.add_argument("--samples", type=int, default=60, help="of a client, for training, at most")
-    parser.add_argument("--hidden", type=int, default=32, help="units of the shared layer")
-    parser.add_argument("--chance", type=float, default=0.2, help="to take part in a round")
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--epsilons", default="1,2,4,8")
-    parser.add_argument("--clips", default="0.1,0.3,1")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--choose-on", default=None, help="the data to choose by, if not --data")
-    parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--picture", type=Path, default=None)
-    given = parser.parse_args()
+def study(given: argparse.Namespace) -> list[Row]:
+    """Choose clips and rates of one federation, train with them, and give all rows of the file."""
     epsilons = [float(word) for word in given.epsilons.split(",")]
     clips = [float(word) for word in given.clips.split(",")]
     found = Found(given)
-    chosen: dict[str, dict[float | None, tuple[float, float]]] = {}
+    chosen: dict[str, dict[float | None, Pair]] = {}
+    middle = epsilons[:2][-1]
     for name, rates in RATES.items():
-        chosen[name] = {}
-        for epsilon, own_clips in [(epsilons[:2][-1], clips), (None, [UNCLIPPED])]:
-            tried = {
-                (clip, rate): found.get(name, epsilon, clip, rate, 100, choosing=True)
-                for clip, rate in product(own_clips, rates)
-            }
-            best = max(tried, key=lambda pair: tried[pair])
-            chosen[name] |= dict.fromkeys([None] if epsilon is None else epsilons, best)
+        clip, rate = found.best(name, middle, clips, rates)
+        chosen[name] = {
+            epsilon: found.best(name, epsilon, clips, [rate]) for epsilon in epsilons if epsilon != middle
+        }
+        chosen[name] |= {middle: (clip, rate), None: found.best(name, None, [UNCLIPPED], rates)}
     for seed in range(given.seeds):
         for name, pairs in chosen.items():
             for epsilon, (clip, rate) in pairs.items():
                 found.get(name, epsilon, clip, rate, seed, choosing=False)
         found.get(ALONE, None, UNCLIPPED, 1e-12, seed, choosing=False)
+    found.drop_others(chosen)
+    return found.rows
+
+
+def main() -> None:
+    """Study one federation after the other, and draw."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", default="digits", help="one data set, or several")
+    parser.add_argument("--data-dir", default=None)
+    parser.add_argument("--clients", default="20", help="how many, or several numbers")
+    parser.add_argument("--classes-per-client", type=int, default=5)
+    parser.add_argument("--samples", type=int, default=60, help="of a client, for training, at most")
+    parser.add_argument("--hidden", type=int, default=32, help="units of the shared layer")
+    parser.add_argument("--chance", default="0.2", help="to take part in a round, one per number of clients")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--epsilons", default="1,2,4,8")
+    parser.add_argument("--clips", default="0.03,0.1,0.3,1")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--picture", type=Path, default=None)
+    given = parser.parse_args()
+    sizes = [int(word) for word in given.clients.split(",")]
+    chances = [float(word) for word in given.chance.split(",")]
+    if len(sizes) != len(chances):
+        parser.error("--chance needs as many numbers as --clients")
+    for (clients, chance), data in product(zip(sizes, chances, strict=True), given.data.split(",")):
+        one = {**vars(given), "data": data, "clients": clients, "chance": chance}
+        rows = study(argparse.Namespace(**one))
     if given.picture:
-        draw(found.rows, given.picture)
+        draw(rows, given.picture)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pflego.declaration import arguments
 from pflego.errors import SettingError, unknown
 from pflego.federation.roster import Federation
 from pflego.files import make_folder, write_atomically
-from pflego.learning.problem import Streaming
+from pflego.learning.streaming import Streaming
 from pflego.paper import PRESETS, methods, preset, published
 from pflego.runs.cost import Cost, measure
 from pflego.runs.run import Run

@@ -93,7 +93,7 @@ class PaperExperiment:
         ]
         headings += ["seconds per round"]
         if self.with_cost:
-            headings += ["paper's seconds", "passes", "GFLOP a client"]
+            headings += ["paper's seconds", "passes", "GFLOP per client"]
         for heading in headings:
             table.add_column(heading, justify="right")
         seconds = published().seconds

@@ -17,7 +17,7 @@ from pflego.report.plots import Curve, Panel, draw
 from pflego.runs.cost import Cost, Energy
 
 _DEGREES = {
-    "high": "high (2 classes a client)",
+    "high": "high (2 classes per client)",
     "medium": "medium (half of the classes)",
     "none": "none (all)",
 }
@@ -73,12 +73,12 @@ def page(records: Sequence[Record], out: Path) -> str:
     varied = [r for r in records if r not in plain and r not in timed]
     made = sorted({" ".join(f"{key} {value}," for key, value in r.made.items()).rstrip(",") for r in records})
     lines = [
-        "# Results",
+        "# The paper's experiments, run again",
         "",
         f"Written by `pflego paper results` from {len(records)} runs ({'; '.join(made)}); "
         f"[{out.stem}.json]({out.stem}.json) has every figure, and the curves.",
         "A figure is the test accuracy of a round's participants, in per cent, the mean of the last ten rounds, as in "
-        "the paper's tables; after the stroke that of everyone, all clients with the last weights; in brackets the "
+        "the paper's tables; after the slash that of everyone, all clients with the last weights; in brackets the "
         "paper's. Where several seeds were run, their mean. Bold: further from the paper than its own interval. A cell "
         "that was run for fewer rounds, or with fewer clients, than the paper's says so, and is not compared.",
         "`pflego-auto` and `pflego-common` are not in the paper: rates from its theory, and a common head."
@@ -174,7 +174,7 @@ def _reduced(record: Record) -> str:
 
 def _seconds(records: Sequence[Record]) -> list[str]:
     lines = [
-        "| | seconds here | rounds | paper | passes | GFLOP a client | MB of memory a client | joules a client |",
+        "| | seconds here | rounds | paper | passes | GFLOP per client | MB of memory per client | joules per client |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for r in records:
@@ -188,8 +188,8 @@ def _seconds(records: Sequence[Record]) -> list[str]:
     first = records[0]
     return [
         *lines, "",
-        f"{first.preset}, {first.settings['participation']} clients per round of the paper's size, a mean over so many "
-        f"rounds; passes, operations and memory of the client of median size. Joules are an estimate: {Energy()}.",
+        f"{first.preset}, {first.settings['participation']} clients per round of the paper's size, the mean over that "
+        f"many rounds; passes, operations and memory of the client of median size. Joules are an estimate: {Energy()}.",
     ]  # fmt: skip
 
 

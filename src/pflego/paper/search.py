@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pflego.data.validation import hold_out
 from pflego.federation.roster import Federation
 from pflego.learning import theory
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.paper import PRESETS, methods, published
 from pflego.paper import preset as of
 from pflego.paper.cells import Cell

@@ -1,0 +1,294 @@
+"""Equal work: how far does each method come with the same seconds of one core, and with how many passes and bytes?
+
+    PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/equal_work.py --out docs/equal-work.json
+    python examples/equal_work.py --data digits --clients 20 --participation 5 --seconds 2 --out runs/equal-work.json
+
+Every method gets `--seconds` of processor time to choose its main rate and how long its clients work in a round, on a
+fifth of the training data held out, and as many once more to train, from the start, with what it chose. PFLEGO's search
+is over rates alone. Rivals take mini-batches of 32, one or five epochs per round; FedAvg is also tried as the paper
+has it, with 50 steps on all samples. Methods are judged by everyone on test data, adapted as a participant does before
+it is judged, after every tenth of the training; evaluations cost nobody anything.
+
+Keeps the curves as JSON, draws them beside it and prints the tables of docs/results.md. What the file holds already is
+not trained again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pflego
+from pflego.algorithms.base import Algorithm
+from pflego.comparison.rates import candidates, main_rate
+from pflego.data.validation import hold_out
+from pflego.report.plots import Curve, Panel, draw
+
+POINTS = 10  # of a curve
+WARM_UP, TIMED = 1, 3  # rounds, to find out what one takes
+LEAST = 2  # rounds of a trial
+SHARES = (0.90, 0.95, 0.99)  # of the best figure of all
+
+
+def in_batches(kind: Any, *epochs: int, **settings: Any) -> list[Algorithm]:
+    """Give a rival's ways to work in a round: by mini-batches of 32."""
+    return [kind(epochs=number, batch_size=32, **settings) for number in epochs]
+
+
+CONTENDERS: dict[str, list[Algorithm]] = {
+    "PFLEGO": [pflego.PFLEGO()],
+    "PFLEGO, common head": [pflego.PFLEGO(common_head=True)],
+    "PFLEGO, common head, solved": [pflego.PFLEGO(common_head=True, head_optimizer="solve")],
+    "FedAvg": in_batches(pflego.FedAvg, 1, 5),
+    "FedAvg, 50 full steps": [pflego.FedAvg(steps=50)],
+    "FedAdam": in_batches(pflego.FedOpt, 1, 5),
+    "FedBabu": in_batches(pflego.FedBabu, 1, 5),
+    "FedPer": in_batches(pflego.FedPer, 1, 5),
+    "FedRep": in_batches(pflego.FedRep, 2, 6),  # the last epoch is the backbone's
+    "Ditto": in_batches(pflego.Ditto, 1, 5),
+    "Local": in_batches(pflego.Local, 1, 5),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """How far one method came in one federation."""
+
+    data: str
+    degree: int  # classes per client
+    method: str
+    seconds: float  # of processor time, to search and again to train
+    seed: int
+    chosen: dict[str, Any]
+    tried: list[tuple[dict[str, Any], int, float | None]]  # settings, rounds, figure; None: it diverged
+    seconds_a_round: float
+    points: list[dict[str, float]]
+
+    @property
+    def key(self) -> tuple[str, int, str, float, int]:
+        """What is not trained twice."""
+        return self.data, self.degree, self.method, self.seconds, self.seed
+
+    @property
+    def best(self) -> float:
+        """The highest figure on its way."""
+        return max(point["adapted"] for point in self.points)
+
+    def work(self, unit: str, figure: float) -> float | None:
+        """Give the work after which a figure was reached; None if it never was."""
+        return next((point[unit] for point in self.points if point["adapted"] >= figure), None)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One federation, in which every method does the same work."""
+
+    federation: pflego.Federation
+    model: pflego.Model
+    participation: int
+    seconds: float
+    seed: int
+
+    def train(self, algorithm: Algorithm, rounds: int, *, evaluate_every: int | None) -> pflego.Run:
+        """Train without a word."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # which rates go uphill is what is to be found out
+            return pflego.train(
+                self.federation,
+                self.model,
+                algorithm,
+                rounds=rounds,
+                participation=self.participation,
+                seed=self.seed,
+                evaluate_every=evaluate_every,
+                evaluate_adapted=evaluate_every is not None,
+                progress=False,
+            )
+
+    def seconds_a_round(self, algorithm: Algorithm) -> float:
+        """Measure the processor time of a round, without evaluations."""
+        spent = []
+        for rounds in (WARM_UP, WARM_UP + TIMED):
+            began = time.process_time()
+            self.train(algorithm, rounds, evaluate_every=None)
+            spent.append(time.process_time() - began)
+        return (spent[1] - spent[0]) / TIMED
+
+    def search(
+        self, ways: list[Algorithm]
+    ) -> tuple[Algorithm, list[tuple[dict[str, Any], int, float | None]]]:
+        """Try every way to work at every rate, each for the same part of the time; return the best."""
+        trials = [
+            (way, name, rate)
+            for way in ways
+            if (name := main_rate(way))
+            for rate in candidates(getattr(way, name))
+        ]
+        validation = replace(self, federation=hold_out(self.federation, seed=self.seed))
+        paces = {way: self.seconds_a_round(way) for way in ways}
+        tried: list[tuple[dict[str, Any], int, float | None]] = []
+        best, highest = ways[0], -1.0
+        for way, name, rate in trials:
+            rounds = max(LEAST, int(self.seconds / len(trials) / paces[way]))
+            algorithm = replace(way, **{name: rate})
+            figure = (
+                validation.train(algorithm, rounds, evaluate_every=0)
+                .history[-1]
+                .get("everyone_adapted_accuracy")
+            )
+            tried.append((words(algorithm, name), rounds, figure))
+            if figure is not None and figure > highest:
+                best, highest = algorithm, figure
+        return best, tried
+
+    def follow(self, algorithm: Algorithm, pace: float) -> list[dict[str, float]]:
+        """Train for the time there is, and give how far it had come after every tenth of it."""
+        rounds = max(POINTS, int(self.seconds / pace) // POINTS * POINTS)
+        points, passes, sent = [], 0.0, 0.0
+        for row in self.train(algorithm, rounds, evaluate_every=rounds // POINTS).history:
+            passes += (row["forward_passes"] or 0) + (row["backward_passes"] or 0)
+            sent += (row["bytes_up"] or 0) + (row["bytes_down"] or 0)
+            if row.get("everyone_adapted_accuracy") is not None:
+                points.append(
+                    {
+                        "round": row["round"] or 0,
+                        "seconds": round((row["round"] or 0) * pace, 2),
+                        "passes": round(passes, 1),
+                        "megabytes": round(sent / 1e6, 2),
+                        "everyone": round(100 * (row["everyone_accuracy"] or 0), 2),
+                        "adapted": round(100 * (row["everyone_adapted_accuracy"] or 0), 2),
+                    }
+                )
+        return points
+
+
+def words(algorithm: Algorithm, rate: str) -> dict[str, Any]:
+    """Name what a search chose between."""
+    settings = algorithm.settings()
+    return {name: settings[name] for name in ("epochs", rate) if settings.get(name) is not None}
+
+
+def cells(results: Iterable[Result]) -> dict[tuple[str, int], list[Result]]:
+    """Gather the methods of each federation."""
+    found: dict[tuple[str, int], list[Result]] = {}
+    for result in results:
+        found.setdefault((result.data, result.degree), []).append(result)
+    return found
+
+
+def table(results: list[Result]) -> str:
+    """Print everyone adapted after all the work, and in brackets rounds and what was chosen."""
+    federations = cells(results)
+    lines = ["| | " + " | ".join(f"{data}, {degree} classes" for data, degree in federations) + " |"]
+    lines.append("| --- " * (1 + len(federations)) + "|")
+    highest = {place: max(one.points[-1]["adapted"] for one in own) for place, own in federations.items()}
+    for method in CONTENDERS:
+        row = []
+        for place, own in federations.items():
+            result = next((one for one in own if one.method == method), None)
+            if result is None:
+                row.append("–")
+                continue
+            figure = result.points[-1]["adapted"]
+            chosen = ", ".join(f"{name} {value}" for name, value in result.chosen.items())
+            figures = f"**{figure:.2f}**" if figure == highest[place] else f"{figure:.2f}"
+            row.append(f"{figures} ({result.points[-1]['round']:.0f}; {chosen})")
+        lines.append(f"| {method} | " + " | ".join(row) + " |")
+    return "\n".join(lines)
+
+
+def work_table(results: list[Result]) -> str:
+    """Print what it takes to come to a share of the best figure of all: seconds / passes / megabytes."""
+    lines = ["| federation | method | " + " | ".join(f"{share:.0%} of the best" for share in SHARES) + " |"]
+    lines.append("| --- " * (2 + len(SHARES)) + "|")
+    for (data, degree), own in cells(results).items():
+        best = max(result.best for result in own)
+        for result in sorted(own, key=lambda one: list(CONTENDERS).index(one.method)):
+            row = []
+            for share in SHARES:
+                work = [result.work(unit, share * best) for unit in ("seconds", "passes", "megabytes")]
+                row.append("–" if work[0] is None else " / ".join(f"{amount:,.0f}" for amount in work))
+            lines.append(f"| {data}, {degree} classes | {result.method} | " + " | ".join(row) + " |")
+    return "\n".join(lines)
+
+
+def picture(results: list[Result], path: Path) -> None:
+    """Draw everyone adapted against seconds, passes and bytes, one row of panels per federation."""
+    units: list[tuple[str, str, Literal["linear", "log x"]]] = [
+        ("seconds", "seconds of one core", "linear"),
+        ("passes", "passes of a client that always takes part", "log x"),
+        ("megabytes", "MB up and down", "log x"),
+    ]
+    panels = []
+    for (data, degree), own in cells(results).items():
+        floor = max(0.0, max(result.best for result in own) - 12)
+        for unit, word, scale in units:
+            curves = [
+                Curve(
+                    result.method,
+                    [point[unit] for point in result.points],
+                    [point["adapted"] for point in result.points],
+                    "-" if result.method.startswith("PFLEGO") else "--",
+                )
+                for result in sorted(own, key=lambda one: list(CONTENDERS).index(one.method))
+                if unit != "megabytes" or result.method != "Local"
+            ]
+            title = f"{data}, {degree} classes per client"
+            panels.append(Panel(title, curves, word, "everyone adapted, %", scale, lowest=floor))
+    draw(panels, path)
+
+
+def main() -> None:
+    """Train what is not known yet; keep, draw and print what there is."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", default="mnist,fashion-mnist")
+    parser.add_argument("--degrees", default="2,5,10", help="classes per client")
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--participation", type=int, default=20)
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of processor time, per method and federation"
+    )
+    parser.add_argument("--methods", default=";".join(CONTENDERS), help="separated by semicolons")
+    parser.add_argument("--model", default="mlp")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/equal-work.json"))
+    given = parser.parse_args()
+    results: list[Result] = []
+    if given.out.exists():
+        results = [Result(**row) for row in json.loads(given.out.read_text())]
+    known = {result.key for result in results}
+    for data in given.data.split(","):
+        for degree in map(int, given.degrees.split(",")):
+            federation = pflego.load(data, clients=given.clients, classes_per_client=degree, seed=given.seed)
+            model = pflego.models.build(given.model, tuple(federation[0].x_train.shape[1:]), seed=given.seed)
+            study = Study(federation, model, given.participation, given.seconds, given.seed)
+            for method in given.methods.split(";"):
+                if (data, degree, method, given.seconds, given.seed) in known:
+                    continue
+                best, tried = study.search(CONTENDERS[method])
+                pace = study.seconds_a_round(best)
+                chosen = words(best, main_rate(best) or "")
+                points = study.follow(best, pace)
+                results.append(
+                    Result(
+                        data, degree, method, given.seconds, given.seed, chosen, tried, round(pace, 4), points
+                    )
+                )
+                given.out.parent.mkdir(parents=True, exist_ok=True)
+                rows = ",\n".join(json.dumps(asdict(result)) for result in results)
+                given.out.write_text(f"[\n{rows}\n]\n")
+                print(data, degree, method, chosen, points[-1], flush=True)
+    picture(results, given.out.with_suffix(".png"))
+    print(table(results), work_table(results), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()
