@@ -18,6 +18,7 @@ from pflego_light.flower.app import answer
 from pflego_light.flower.worker import reply_to
 from tests.deploy.flower.test_equality import METHODS, assert_close, assert_same_history, here, state
 from tests.support.grid import Node, opened
+from tests.support.light import assert_near
 from tests.support.sites import CONFIG, NAMES, SHAPE, sites, train
 
 LIGHT = NAMES[::2]  # three of the five
@@ -29,11 +30,16 @@ def graphs() -> Graphs:
 
 
 def kit_for(folder: Path, graphs: Graphs, **asked: object) -> Kit:
+    """The kit that goes with a run config, read."""
+    return Kit.read(kit_folder(folder, graphs, **asked))
+
+
+def kit_folder(folder: Path, graphs: Graphs, **asked: object) -> Path:
     """The kit that goes with a run config."""
     wanted = Assignment.read(
         {name: value for name, value in {**CONFIG, **asked}.items() if value is not None}
     )
-    made = write_kit(
+    return write_kit(
         folder / "kit",
         wanted.model(SHAPE),
         wanted.algorithm,
@@ -41,8 +47,7 @@ def kit_for(folder: Path, graphs: Graphs, **asked: object) -> Kit:
         seed=wanted.seed,
         streaming=wanted.streaming,
         graphs=graphs,
-    )
-    return Kit.read(made.folder)
+    ).folder
 
 
 def mixed(folder: Path, kit: Kit, *, classes: bool = True) -> dict[int, Node]:
@@ -89,6 +94,25 @@ def test_the_federation_is_that_of_one_process(tmp_path: Path, graphs: Graphs) -
     assert_same_history(ours, theirs)
 
 
+@pytest.mark.parametrize(
+    "asked", [{}, {"common_head": True, "head_decay": 0.01}, {"algorithm": "fedper", "client_lr": 0.1}]
+)
+def test_a_light_site_that_comes_late_joins_as_a_full_one_does(
+    asked: dict[str, bool | float | str], tmp_path: Path, graphs: Graphs
+) -> None:
+    late: dict[str, float | str] = {
+        "population": f'{{"join": {{"{LIGHT[1]}": 2, "{LIGHT[2]}": 3}}}}',
+        "min-clients": 3,
+    }
+    nodes = mixed(tmp_path / "mixed", kit_for(tmp_path, graphs, **asked))
+    ours = train(nodes, tmp_path / "ours", **late, **asked)
+    theirs = train(sites(tmp_path / "full"), tmp_path / "theirs", **late, **asked)
+    assert [row["participants"] for row in ours.history] == [3, 4, 5, 5]
+    assert_near(ours.shared, theirs.shared)
+    for id in LIGHT:
+        assert_near(state(tmp_path / "mixed", id), state(tmp_path / "full", id))
+
+
 def test_a_round_that_is_asked_for_again_is_answered_to_the_bit(tmp_path: Path, graphs: Graphs) -> None:
     kit = kit_for(tmp_path, graphs)
     nodes = mixed(tmp_path, kit)
@@ -126,6 +150,9 @@ def test_a_round_that_is_asked_for_again_is_answered_to_the_bit(tmp_path: Path, 
         {"slice_size": 4},
         {"method.head_step": "exact"},
         {"common_head": True},
+        {"compression": "quantise:8"},
+        {"privacy": "clip=1,noise=1", "classes": "0-4"},
+        {"secure": True, "secure_clip": 10},
     ],
 )
 def test_a_run_that_the_kit_was_not_made_for_is_refused(

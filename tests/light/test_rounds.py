@@ -12,7 +12,7 @@ from torch import nn
 
 import pflego
 from pflego.after.kit import Graphs, export_graphs, write_kit
-from pflego.learning.problem import Streaming
+from pflego.learning.streaming import Streaming
 from tests.support.light import engine
 from tests.support.sites import federation
 

@@ -18,7 +18,7 @@ from pflego.engines.base import EngineMaker, Gathered, Outcome, Turn, Work
 from pflego.exchange.metrics import Metric
 from pflego.federation.roster import ClientId
 from pflego.learning.evaluation import Score
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.weights import Weights, nbytes
 from pflego_light.arrays import Weights as Arrays
 
@@ -103,6 +103,13 @@ class LightEngine:
 
 def plain(tensor: Tensor) -> npt.NDArray[np.generic]:
     return tensor.numpy()
+
+
+def assert_near(ours: Weights, theirs: Weights, share: float = 1e-5) -> None:
+    """Compare by norms: after thousands of steps, single small numbers differ in their last digits."""
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        assert (ours[name] - tensor).norm() <= share * max(1.0, float(tensor.norm())), name
 
 
 def engine(kit: Path) -> EngineMaker:

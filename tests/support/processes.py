@@ -67,7 +67,7 @@ class Machines:
             "pflego", "deploy", "server", app, "--certs", self.folder / "certs", "--home", self.folder / "flower",
             "--port", str(self.port),
         )  # fmt: skip
-        until("the server listens", lambda: self._listens(self.port), seconds=90)
+        until("the server listens", lambda: self.listens(self.port), seconds=90)
 
     def start_proxy(self, app: Path) -> None:
         """Start nginx as the app says, with ports of this machine."""
@@ -75,7 +75,7 @@ class Machines:
         text = file.read_text().replace("listen 8443 ", f"listen {self.door} ")
         file.write_text(text.replace("127.0.0.1:8000;", f"127.0.0.1:{self.port};"))
         self._start("proxy", NGINX, "-p", self.folder, "-c", file, "-g", "daemon off;")
-        until("the proxy listens", lambda: self._listens(self.door), seconds=30)
+        until("the proxy listens", lambda: self.listens(self.door), seconds=30)
 
     def new_key(self, name: str) -> None:
         write_key(self.folder / "keys" / name)
@@ -152,7 +152,7 @@ class Machines:
         for name in self._running:
             self.kill(name)
 
-    def _listens(self, port: int) -> bool:
+    def listens(self, port: int) -> bool:
         assert all(self.alive(name) for name in ("server", "proxy") if name in self._running), self.log(
             "server"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,8 +44,17 @@ def _main(words: list[str]) -> None:
     site.add_argument("--port", type=int, default=0, help="of the SuperNode, on this machine alone; 0: any")
     site.add_argument("--poll", type=float, default=0.5, help="seconds between two looks for messages")
     site.add_argument("--threads", type=int, default=1, help="that a graph may use")
+    visit = commands.add_parser("visit", help="take part through a gateway, over HTTP and without Flower")
+    visit.add_argument("kit", type=Path)
+    visit.add_argument("--link", type=Path, required=True, help="a file that holds the link with the token")
+    visit.add_argument("--data", type=Path, required=True, help="a .npz file")
+    visit.add_argument(
+        "--state", type=Path, default=Path("state"), help="folder for what only this client knows"
+    )
+    visit.add_argument("--threads", type=int, default=1, help="that a graph may use")
     given = vars(parser.parse_args(words))
-    (_check if given.pop("command") == "check" else _site)(**given)
+    commanded: dict[str, Callable[..., None]] = {"check": _check, "site": _site, "visit": _visit}
+    commanded[given.pop("command")](**given)
 
 
 def _check(kit: Path, data: Path) -> None:
@@ -76,6 +86,25 @@ def _site(kit: Path, node_config: str, **options: object) -> None:
         print("ready: what is sent will stand beside the state", flush=True)
 
     run(kit, node_config, ready=ready, **options)  # type: ignore[arg-type]
+
+
+def _visit(kit: Path, link: Path, data: Path, state: Path, threads: int) -> None:
+    from pflego_light import Kit
+    from pflego_light.desk import Desk
+    from pflego_light.gateway import Gateway
+    from pflego_light.terms import Site
+
+    try:
+        address, _, token = link.read_text().strip().partition("#token=")
+    except OSError as error:
+        raise LightError(f"{link} cannot be read: {error.strerror or error}") from error
+    if not (address.startswith(("https://", "http://")) and token):
+        raise LightError(f"{link} holds no link such as https://server.example.org/visit/#token=...")
+    gateway = Gateway(address, token)
+    desk = Desk(Kit.read(kit, threads=threads), Site(gateway.who(), str(data), state.expanduser()))
+    desk.facts()
+    print("ready: what is sent will stand beside the state", flush=True)
+    gateway.take_part(desk)
 
 
 if __name__ == "__main__":

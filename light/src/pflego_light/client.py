@@ -10,6 +10,7 @@ from math import isfinite
 
 from pflego_light.arrays import HEAD, Weights, is_finite
 from pflego_light.data import Data
+from pflego_light.errors import SettingError
 from pflego_light.kit import Kit
 from pflego_light.local_steps import LocalSteps
 from pflego_light.pflego import Pflego
@@ -95,6 +96,16 @@ class Client:
             metrics["loss"] = (loss * now.alpha, "mean", now.alpha)
             metrics["test"] = (score.score, "mean", score.samples)
         return Outcome(update.state, update.contribution, metrics, finite, seconds)
+
+    def welcome(self, shared: Weights, steps: int | None) -> tuple[Weights, Weights]:
+        """Give the state of a client that comes when others have trained: its first one, and that one made ready."""
+        first = self.first()
+        ready = self._method.welcome(shared, first, self._problem, steps)
+        if not is_finite(ready):
+            raise SettingError(
+                "this client cannot join: its head did not stay finite; check its data's scale"
+            )
+        return first, ready
 
     def score(self, shared: Weights, state: Weights, *, adapt: bool = False) -> Score:
         """Try this client's own model on its test data; adapt: its state is first made ready for these weights."""

@@ -2,6 +2,7 @@
 
 query      who are you?             client, samples, classes, outputs, shape, type
 train      the shared weights       the method's contribution, and metrics
+  .welcome the shared weights       that a state is ready for them: this client joins late
 evaluate   the shared weights       a test result
 """
 
@@ -21,6 +22,8 @@ from pflego_light.keep import StateFile
 from pflego_light.kit import Kit
 from pflego_light.round import Federation, Round
 from pflego_light.terms import Answers, Question, Site, check_run_config
+
+WELCOME = "train.welcome"  # the kind of message that asks a client to join
 
 log = logging.getLogger("flwr.pflego")
 
@@ -49,15 +52,15 @@ class Desk:
         check_run_config(self.kit, run_config)
         if kind == "query":
             return self._introduce()
-        if kind not in ("train", "evaluate"):
+        work = {"train": self._train, WELCOME: self._welcome, "evaluate": self._evaluate}
+        if kind not in work:
             raise MessageError(
                 f"a light client is asked who it is, to train and to evaluate, not to {kind[:40]!r}"
             )
         asked = decode(question)
         federation = Federation.read(asked.facts.inner("federation"))
         client = Client(self.kit, self.data, federation)
-        asked_for = self._train if kind == "train" else self._evaluate
-        return asked_for(client, asked)
+        return work[kind](client, asked)
 
     def facts(self) -> dict[str, object]:
         """Say who is here."""
@@ -101,6 +104,20 @@ class Desk:
             return encode({}, {"finite": False})
         metrics = {name: list(metric) for name, metric in done.metrics.items()}
         return encode(sent, {"finite": True, "seconds": done.seconds, "metrics": metrics})
+
+    def _welcome(self, client: Client, asked: Decoded) -> bytes:
+        """Make a state ready for the shared weights as they are, keep it on disk, then say so. Nothing else leaves."""
+        arrival, run = asked.facts.inner("arrival"), client.federation.run
+        number = arrival.whole("round", least=2)
+        steps = None if arrival.facts.get("steps") is None else arrival.whole("steps", least=1)
+        question = Question(run, "welcome", number)
+        self.answers.check(question, self.site)
+        shared = asked.hold_to(client.shared).tensors
+        kept = StateFile(self.site.state, run, self.site.id)
+        kept.welcome(number, asked.digest, *client.welcome(shared, steps))
+        self.answers.note(question, {}, kept=True)
+        log.info("this client joins in round %d", number)
+        return encode({}, {"round": number})
 
     def _evaluate(self, client: Client, asked: Decoded) -> bytes:
         """Try this client's own model on its test data, as of a round; the shared part of it is written down."""

@@ -8,6 +8,7 @@ same to the bit. Beside it, in a folder shared/, lie the weights that the client
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
@@ -57,6 +58,14 @@ class StateFile:
             )
         return _part(kept.tensors, _BEFORE)
 
+    def welcome(self, number: int, question: str, first: Weights, ready: Weights) -> None:
+        """Write down the state with which a client joins in a round; one that has taken part keeps its own."""
+        if (kept := self._read()) is not None and not kept.facts.facts.get("welcome"):
+            raise MessageError(
+                f"this client has taken part already: it goes on with its state in {self.path}"
+            )
+        self._write({_BEFORE: first, _AFTER: ready}, round=number - 1, questions=[question], welcome=True)
+
     def as_of(self, number: int) -> Weights | None:
         """Give the state as it was after a round; None: this client was never asked before."""
         if (kept := self._read()) is None:
@@ -65,10 +74,7 @@ class StateFile:
 
     def keep(self, now: Round, question: str, before: Weights, after: Weights) -> None:
         """Write the states of a round down. When this returns they are on disk."""
-        make_folder(self.path.parent)
-        states = {_BEFORE: before, _AFTER: after}
-        arrays = {f"{part}/{name}": array for part, state in states.items() for name, array in state.items()}
-        write_arrays(self.path, arrays, {**self._facts, "round": now.number, "questions": [question]})
+        self._write({_BEFORE: before, _AFTER: after}, round=now.number, questions=[question])
 
     def note(self, number: int, shared: Weights, federation: Federation) -> None:
         """Write down what everybody shares after a round."""
@@ -77,6 +83,11 @@ class StateFile:
         write_arrays(
             self.shared_path, shared, {**self._facts, "round": number, "federation": asdict(federation)}
         )
+
+    def _write(self, states: Mapping[str, Weights], **facts: object) -> None:
+        make_folder(self.path.parent)
+        arrays = {f"{part}/{name}": array for part, state in states.items() for name, array in state.items()}
+        write_arrays(self.path, arrays, {**self._facts, **facts})
 
     def _read(self) -> Decoded | None:
         if not self.path.exists():

@@ -19,6 +19,7 @@ from pflego_light.head import Descent
 from pflego_light.problem import Places, Problem
 from pflego_light.round import Round
 from pflego_light.update import Update
+from pflego_light.welcome import fit_head
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,15 @@ class LocalSteps:
         if self.settings["fine_tune_part"] == "head":
             return self._head_steps(problem.at(), weights, fine_tune)
         return self._descend(problem.at(), weights, fine_tune)
+
+    def welcome(self, shared: Weights, state: Weights, problem: Problem, steps: int | None) -> Weights:
+        """Fit a first head to the present theta by steps of 1/L_i; a shared one is as it is."""
+        if self._shares_head:
+            return state
+        sight = problem.sight(problem.features(shared))
+        smoothness = problem.smoothness(sight)
+        descent = Descent(1 / smoothness if smoothness else 0.0)
+        return {HEAD: fit_head(sight, state[HEAD], descent, steps)}
 
     @property
     def _duration(self) -> int:

@@ -24,6 +24,7 @@ from pflego_light.problem import Problem
 from pflego_light.round import Round
 from pflego_light.solve import solve_head
 from pflego_light.update import Update
+from pflego_light.welcome import fit_head
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,17 @@ class Pflego:
         fitted = self._fit(shared, state, problem, problem.sight(problem.features(shared)))
         return self._kept(shared, fitted.head, problem)
 
+    def welcome(self, shared: Weights, state: Weights, problem: Problem, steps: int | None) -> Weights:
+        """Fit a first head to the present theta by steps of 1/L_i, held near W_0 beside a common head."""
+        if self._solves:
+            return {}
+        decay, anchor = float(self.settings["head_decay"]), self._anchor(shared, problem)
+        sight = problem.sight(problem.features(shared))
+        smoothness = problem.smoothness(sight) + decay
+        descent = Descent(1 / smoothness if smoothness else 0.0, decay=decay, anchor=anchor)
+        head = fit_head(sight, self._whole(shared, state, problem), descent, steps)
+        return self._kept(shared, head, problem)
+
     def _fit(self, shared: Weights, state: Weights, problem: Problem, sight: Sight) -> Fitted:
         own, anchor = self.settings, self._anchor(shared, problem)
         decay = float(own["head_decay"])
@@ -111,8 +123,7 @@ class Pflego:
             return Fitted(
                 solve_head(sight, decay, anchor), Descent(0.0, decay=decay, anchor=anchor), 0.0, 0.0
             )
-        power = problem.kit.spec["smoothness"]
-        smoothness = sight.smoothness(np.array(power["start"], np.float32), power["iterations"]) + decay
+        smoothness = problem.smoothness(sight) + decay
         best = 1 / smoothness if smoothness else 0.0
         auto = own["client_lr"] == "auto"
         descent = Descent(

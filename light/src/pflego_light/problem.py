@@ -118,6 +118,11 @@ class Problem:
         """Give what a head sees of all samples."""
         return Sight(features, self.targets, self.softmax)
 
+    def smoothness(self, sight: Sight) -> float:
+        """L of the loss as a function of the head, by the power method."""
+        power = self.kit.spec["smoothness"]
+        return sight.smoothness(np.array(power["start"], np.float32), power["iterations"])
+
     def features(self, weights: Weights) -> Floats:
         """Pass all samples through the backbone, with no way back; (samples, M)."""
         self.passed.forward += self.samples

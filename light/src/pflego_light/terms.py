@@ -23,6 +23,7 @@ from pflego_light.kit import Kit
 
 _LONGEST_ID = 80  # characters: ids are parts of file names
 _TITLES = {"model.name": "model", "model.seed": "model_seed", "method.name": "algorithm"}
+_FULL = ("privacy", "compression", "secure")  # what only full clients do
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,10 @@ def check_run_config(kit: Kit, config: Mapping[str, object]) -> None:
         name = _TITLES.get(name, name)
         for table in ("method.", "model.", "run."):
             name = name.removeprefix(table)
+        if name in _FULL and value:
+            raise SettingError(
+                f"the server asks for {name}, which takes full clients: a light one does without"
+            )
         if name in settings:
             asked[name] = value
     for name, agreed in settings.items():

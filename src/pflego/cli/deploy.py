@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pflego.cli import gateway
 from pflego.cli.export import Adapt, Format, Out, formats_called, tell
+from pflego.cli.gateway import needs_flower
 from pflego.cli.terminal import say
-from pflego.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,7 +59,7 @@ def init(
 
     [bold]pflego deploy init hospitals[/bold] begins with the defaults; edit hospitals/pyproject.toml.
     """
-    _needs_flower()
+    needs_flower()
     from pflego.deploy.folder import write_app
     from pflego.settings.tables import read_settings
 
@@ -82,7 +83,7 @@ def certs(
 
     Sites need ca.crt and nothing else. server.key stays on the server, ca.key can be deleted.
     """
-    _needs_flower()
+    needs_flower()
     from pflego.deploy.certificates import write_certificates
 
     for path in write_certificates(folder, host, days=days):
@@ -94,7 +95,7 @@ def key(
     path: Annotated[Path, typer.Argument(help="The private key's file; .pub is added for the public one.")],
 ) -> None:
     """Make a site's key pair. The private key never leaves the site; the server registers the public one."""
-    _needs_flower()
+    needs_flower()
     from pflego.deploy.certificates import write_key
 
     for written in write_key(path):
@@ -120,7 +121,7 @@ def server(
 
     Nobody outside reaches the SuperLink but through nginx, which hospitals/nginx.conf is for.
     """
-    _needs_flower()
+    needs_flower()
     from pflego.deploy.server import run
 
     run(folder, certs=certs, home=home, port=port)
@@ -153,7 +154,7 @@ def site(
     It runs the pflego that is installed here, and never a program that the server has sent. The app in FOLDER is what
     this site agrees to: a server that asks for another method, model or setting is refused.
     """
-    _needs_flower()
+    needs_flower()
     if light:
         from pflego.deploy.light import become_light
 
@@ -185,7 +186,7 @@ def inspect(
 
     One round's work is really done on the site's own data; what is shown is what would be sent.
     """
-    _needs_flower()
+    needs_flower()
     from pflego.cli.console import Console
     from pflego.deploy.inspection import inspect
 
@@ -240,7 +241,7 @@ def export(
     The shared weights are those of the last evaluation of everyone, which follows the last round.
     [bold]pflego predict FOLDER --data new.csv[/bold] uses the model, and so do torch.export.load and ONNX runtimes.
     """
-    _needs_flower()
+    needs_flower()
     from pflego.deploy.own_model import own_run
 
     formats = formats_called(file_format)
@@ -275,6 +276,10 @@ def leave(client: ClientName, out: RunFolder = Path("runs/federation")) -> None:
     say(f"client {client} leaves before the next round")
 
 
+for visitors in (gateway.gateway, gateway.token):
+    app.command()(visitors)
+
+
 def _of_sums(secure: SecureSum, privacy: ClientPrivacy | None) -> str:
     finish = (
         "masked before they leave; so are the numbers beside them"
@@ -300,10 +305,3 @@ def _table(lines: list[Line]) -> Table:
     for line in lines:
         table.add_row(line.name, line.dtype, " × ".join(map(str, line.shape)) or "1", f"{line.bytes:,}")
     return table
-
-
-def _needs_flower() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("flwr") is None or find_spec("cryptography") is None:
-        raise UserError("for a deployment: pip install 'pflego[flower]'")

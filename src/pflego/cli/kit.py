@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pflego.algorithms.base import Algorithm
     from pflego.federation.roster import Federation
     from pflego.learning.model import Model
-    from pflego.learning.problem import Streaming
+    from pflego.learning.streaming import Streaming
 
 _SAMPLES = 64  # that the graphs are tried on
 
@@ -88,7 +88,7 @@ def _parts(path: Path, shape: tuple[int, ...] | None, dtype: str | None, *, trus
     if path.is_dir():
         return _of_run(path, shape, dtype, trust=trust)
     from pflego.declaration import arguments
-    from pflego.learning.problem import Streaming
+    from pflego.learning.streaming import Streaming
     from pflego.settings.experiment import Experiment
     from pflego.settings.tables import read_settings
 

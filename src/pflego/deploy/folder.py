@@ -20,6 +20,19 @@ from pflego.settings.tables import Settings, known
 TEMPLATE = Path(__file__).parent / "app"
 LISTEN, PORT = 8443, 8000  # of the proxy, which sites reach, and of the SuperLink, which only the proxy does
 BODY = "32m"  # of a request, at most: Flower cuts tensors into pieces of 20 MB
+VISIT = """
+        # browsers: the gateway's page, and a conversation that asks for a token
+        location /visit/ {
+            limit_except GET POST {
+                deny all;
+            }
+            proxy_pass http://127.0.0.1:$gateway/;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_request_buffering off;
+            proxy_max_temp_file_size 0;
+        }
+"""
 _SHOWN = ["algorithm", "rounds", "participation", "seed", "steps", "client_lr", "server_lr", "missing"]
 _SHOWN += ["evaluate_every", "model", "out"]  # what stands in every app; the rest where it was given
 
@@ -36,9 +49,9 @@ def write_app(folder: Path, given: Mapping[str, object]) -> list[Path]:
     training["participation"] = str(training["participation"])
     if config.population is not None:
         training["population"] = str(config.population)  # its file is not at the sites
-    secure = config.deployment.secure.settings()
+    inner = {**config.deployment.secure.settings(), **config.deployment.gateway.settings()}
     deployment = {
-        name: secure.get(name, getattr(config.deployment, one.parameter, None))
+        name: inner.get(name, getattr(config.deployment, one.parameter, None))
         for name, one in declared(Deployment).items()
     }
     values = {
@@ -50,6 +63,7 @@ def write_app(folder: Path, given: Mapping[str, object]) -> list[Path]:
         "listen": str(LISTEN),
         "port": str(PORT),
         "body": BODY,
+        "visit": Template(VISIT).substitute(gateway=port) if (port := config.deployment.gateway.port) else "",
     }
     written = []
     for source in sorted(path for path in TEMPLATE.rglob("*") if path.suffix in {".py", ".template"}):

@@ -56,7 +56,7 @@ def inspect(app: Path, node_config: str) -> Inspection:
     """Do what a site with this node config would do in the first round of an app."""
     config, site = read(app, node_config)
     client, schema = site.data_and_schema()
-    assignment = config.assignment
+    assignment = site.at_home(config.assignment)
     facts = assignment.facts(client, schema)
     common = Common(
         "inspection",

@@ -25,7 +25,7 @@ def own_run(app: Path, node_config: str) -> Run:
             f"everyone, as evaluate_every says, and after the last round"
         )
     shared, round_number, common = noted
-    desk = Desk.of(config.assignment, client, common, schema, device=site.device)
+    desk = Desk.of(site.at_home(config.assignment), client, common, schema, device=site.device)
     first = desk.shared()
     if {n: t.shape for n, t in shared.items()} != {n: t.shape for n, t in first.items()}:
         raise FolderError(

@@ -53,7 +53,12 @@ def _check(app: Path) -> None:
     from pflego.deploy.flower.app_config import AppConfig  # loads torch, while Flower is loaded beside this
     from pflego.deploy.flower.terms import run_config
 
-    AppConfig.read(run_config(app))
+    given = run_config(app)
+    config = AppConfig.read(given)
+    if config.deployment.gateway.port:
+        from pflego.deploy.gateway.opening import furnished
+
+        furnished(config, given)
 
 
 def _wait(superlink: subprocess.Popen[bytes], port: int) -> None:

@@ -13,6 +13,7 @@ from pflego.exchange.weighting import Missing
 from pflego.federation.draws import Participation
 from pflego.federation.remote import NotHereError
 from pflego.files import read_tensors
+from pflego.learning.trunk_store import STORE
 from pflego.weights import Weights
 from tests.support.grid import Node
 from tests.support.sites import CONFIG, NAMES, SHAPE, federation, sites, train
@@ -61,12 +62,14 @@ def here(
     missing: Missing = "zero",
     personal: str | None = None,
     compression: str | None = None,
+    lora: int | None = None,
+    frozen: str | None = None,
 ) -> pflego.Run:
     """The same in one process."""
     own = {"steps": CONFIG["steps"], **METHODS[method]}
     return pflego.train(
         federation(classes=classes),
-        pflego.models.build("mlp", SHAPE, seed=5, personal=personal),
+        pflego.models.build("mlp", SHAPE, seed=5, personal=personal, lora=lora, frozen=frozen),
         find_method(method.partition(",")[0])(
             **{name: value for name, value in own.items() if value is not None}
         ),
@@ -113,6 +116,26 @@ def test_personal_parts_stay_at_their_sites(method: str, tmp_path: Path) -> None
     for id in NAMES:
         assert "1.bias" in state(tmp_path, id)
         assert_close(state(tmp_path, id), theirs.states[id])
+
+
+def test_adapters_alone_travel(tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="the extra lora is not installed")
+    asked = {"model.lora": 2, "client_lr": 0.1}
+    ours = train(sites(tmp_path), tmp_path / "server", **asked, algorithm="fedavg", participation=3)
+    assert set(ours.shared) == {"1.lora_A.default.weight", "1.lora_B.default.weight", "head"}
+    assert_close(ours.shared, here("fedavg", lora=2).shared)
+
+
+def test_a_trunk_is_passed_once_at_every_site(tmp_path: Path) -> None:
+    STORE.clear()
+    asked: dict[str, float | int | str | bool | None] = {"model.frozen": "all", "common_head": True}
+    ours = train(sites(tmp_path), tmp_path / "server", **asked, algorithm="pflego", participation=3)
+    theirs = here("pflego, common head", frozen="all")
+    assert_close(ours.shared, theirs.shared)
+    assert ours.history[0]["trunk_passes"] == 1
+    assert not any(
+        row["trunk_passes"] for row in theirs.history
+    )  # the same data and trunk, in this process before
 
 
 @pytest.mark.parametrize("method", METHODS)

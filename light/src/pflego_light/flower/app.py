@@ -15,7 +15,7 @@ _PAYLOAD = "payload"
 def answer(kit: Kit, message: Message, context: Context) -> Message:
     """Answer a message of the server."""
     desk = Desk(kit, Site.read(context.node_config))
-    kind = message.metadata.message_type.partition(".")[0]
+    kind = message.metadata.message_type
     question = b"" if kind == "query" else payload(message.content)
     return Message(pack(desk.answer(kind, context.run_config, question)), reply_to=message)
 

@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
+from typing import Any
 
 SETTINGS = {  # what Flower would otherwise tell its makers, install, and wait for
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -73,8 +74,32 @@ def main() -> None:
     poll = float(os.environ[_POLL])
     clock = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: time.sleep(min(seconds, poll))})
     vars(loop)["time"] = clock
+    vars(loop)["_pull_and_store_message"] = dropped_with_its_run(vars(loop)["_pull_and_store_message"])
     if sys.stdin.buffer.read(1):
         flower_supernode()
+
+
+def dropped_with_its_run(take: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Let a SuperNode drop a message with its task where the run ends while the message is fetched.
+
+    Flower keeps the task, and the worker that gets it waits for the rest of the message for ever.
+    """
+    from flwr.supercore.run import RunNotRunningException
+
+    def failing(fetch: Callable[..., object]) -> Callable[..., object]:
+        def fetched(*given: object) -> object:
+            try:
+                return fetch(*given)
+            except RunNotRunningException as error:  # no Exception, so that Flower's cleaning up passes it by
+                raise RuntimeError("its run has ended") from error
+
+        return fetched
+
+    def taken(**given: Any) -> int | None:
+        fetching = {name: failing(given[name]) for name in ("pull_object", "confirm_message_received")}
+        return take(**{**given, **fetching})
+
+    return taken
 
 
 if __name__ == "__main__":

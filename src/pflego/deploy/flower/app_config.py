@@ -22,6 +22,7 @@ from pflego.declaration import (
 from pflego.deploy.flower.facts import classes_in
 from pflego.deploy.flower.secure.settings import SecureSum
 from pflego.deploy.flower.site_config import Assignment, as_python
+from pflego.deploy.gateway.settings import Gateway
 from pflego.errors import SettingError
 from pflego.exchange.aggregation import aggregation_of
 from pflego.exchange.objective import QFair, objective_of
@@ -72,6 +73,8 @@ class Deployment:
         A client's id belongs to the node key that first claimed it. Off only for trials without node keys.
     secure
         Whether the server sees the sum of contributions alone.
+    gateway
+        Whether clients in browsers may take part.
     """
 
     members: str = ""
@@ -88,6 +91,7 @@ class Deployment:
     patience: Whole = 3
     pin_keys: bool = True
     secure: SecureSum = SecureSum()
+    gateway: Gateway = Gateway()
 
     def __post_init__(self) -> None:
         check_fields(self)

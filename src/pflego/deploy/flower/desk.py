@@ -23,7 +23,8 @@ from pflego.federation.roster import Client, Federation
 from pflego.learning import device as devices
 from pflego.learning.evaluation import Score
 from pflego.learning.model import Model
-from pflego.learning.problem import Problems, Streaming
+from pflego.learning.problems import Problems
+from pflego.learning.streaming import Streaming
 from pflego.weights import Weights, to
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Desk:
         facts = assignment.facts(client, schema)
         common.check(facts)
         model = assignment.model(facts.shape)
+        common.check_base(model.base)
         assignment.algorithm.check_model(model)
         return cls(
             client,

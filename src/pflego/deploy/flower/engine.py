@@ -117,7 +117,7 @@ class FlowerEngine:
         """Decide who is a member in a round; newcomers make their states ready for the weights as they are."""
 
         def welcome(members: Members, newcomers: Sequence[ClientId]) -> Collection[ClientId]:
-            population, common = members.population, Common.of(members)
+            population, common = members.population, Common.of(members, self.model.base)
             arrival = Arrival(number, None if population is None else population.steps)
             content = pack_arrival(arrival, common, shared)
             return self._ask(WELCOME, newcomers, lambda _: content, group=str(number)).keys()
@@ -133,7 +133,7 @@ class FlowerEngine:
         if self._met == (known := (members.clients, members.population, there)):
             return
         self._met, self.members, self._there = known, members, there
-        self._common = Common.of(self.members)
+        self._common = Common.of(self.members, self.model.base)
         self._tests = {member.id: member.tests for member in self.members.clients}
         self.federation = self.membership.federation(number)
 

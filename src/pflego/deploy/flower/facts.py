@@ -100,10 +100,11 @@ class Common:
     most_classes: int  # of one client; 0 in regression
     outputs: int
     schema: str  # a digest of how everybody's values become tensors; empty: they are numbers already
+    base: str = ""  # a digest of the weights that are frozen, and so never sent; empty: none are
 
     @classmethod
-    def of(cls, members: Members) -> Common:
-        """Say what everybody may know of a federation."""
+    def of(cls, members: Members, base: str = "") -> Common:
+        """Say what everybody may know of a federation, and of the frozen weights of its model."""
         return cls(
             members.run,
             clients=len(members.clients),
@@ -113,6 +114,7 @@ class Common:
             most_classes=members.most_classes,
             outputs=members.outputs,
             schema=members.schema,
+            base=base,
         )
 
     @classmethod
@@ -130,7 +132,16 @@ class Common:
             most_classes=read.whole("most_classes", least=0),
             outputs=read.whole("outputs", least=1),
             schema=_digest(read),
+            base=_digest(read, "base") if "base" in read.facts else "",
         )
+
+    def check_base(self, own: str) -> None:
+        """Refuse to work with other frozen weights than the server's."""
+        if self.base and own != self.base:
+            raise MessageError(
+                f"the frozen weights of this site's model are not the server's (digest {own[:8] or 'none'}, not "
+                f"{self.base[:8]}): all need the same file; pretrained=... in the node config names it"
+            )
 
     def check(self, facts: Facts) -> None:
         """Refuse a federation that a client cannot be part of."""
@@ -176,8 +187,8 @@ def check_id(client: ClientId) -> ClientId:
     return client
 
 
-def _digest(read: Reader) -> str:
-    digest = read.text("schema")
+def _digest(read: Reader, name: str = "schema") -> str:
+    digest = read.text(name)
     if digest and not (digest.isalnum() and len(digest) <= _LONGEST_ID):
-        raise MessageError(f"its schema is {digest[:40]!r}, no digest")
+        raise MessageError(f"its {name} is {digest[:40]!r}, no digest")
     return digest

@@ -38,7 +38,11 @@ _REFUSAL = 4096  # bytes in which a client can say that its work came to nothing
 
 def pack(tensors: Weights, facts: Mapping[str, object]) -> RecordDict:
     """Give tensors and facts as the content of a message."""
-    data = encode(tensors, facts)
+    return content_of(encode(tensors, facts))
+
+
+def content_of(data: bytes) -> RecordDict:
+    """Give bytes as the content of a message."""
     return RecordDict({_PAYLOAD: ArrayRecord({_PAYLOAD: Array("uint8", (len(data),), "pflego", data)})})
 
 

@@ -33,7 +33,14 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train, or go on training: the run's folder says which."""
-    serve(grid, AppConfig.read(context.run_config))
+    config = AppConfig.read(context.run_config)
+    if not config.deployment.gateway.port:
+        serve(grid, config)
+        return
+    from pflego.deploy.gateway.opening import opened  # which others need not
+
+    with opened(config, context.run_config, grid) as gateway:
+        serve(gateway.grid, config)
 
 
 def serve(grid: Grid, config: AppConfig, *, poll: float = _POLL) -> Run:

@@ -7,7 +7,7 @@ underscore. A site takes from the run config what its own work depends on, and l
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pflego import models
@@ -24,7 +24,7 @@ from pflego.exchange.compression import Compression, compression_of
 from pflego.exchange.privacy import ClientPrivacy, privacy_of
 from pflego.federation.roster import Client, ClientId
 from pflego.learning.model import Model
-from pflego.learning.problem import Streaming
+from pflego.learning.streaming import Streaming
 
 _TRIAL = {  # how a data set that sites only pretend to have of their own is divided
     "clients", "classes_per_client", "partition", "alpha", "column", "split", "rotations", "data_dir",
@@ -127,14 +127,15 @@ class Site:
     options: Mapping[str, object]  # how the data are read
     terms: Terms  # what its operator agrees to
     data_seed: int = 0
+    pretrained: str | None = None  # where this site has the weights that the backbone begins with
 
     @classmethod
     def read(cls, config: Mapping[str, object]) -> Site:
         """Check a node config."""
         given = as_python(config)
-        own = {"client_id", "data", "state", "device", "data_seed", *declared(Terms)}
-        for name in given.keys() - own - _TRIAL - _FILES:
-            raise unknown("node setting", name, own | _TRIAL | _FILES)
+        known = {"client_id", "data", "state", "device", "data_seed", "pretrained", *declared(Terms)}
+        for name in given.keys() - known - _TRIAL - _FILES:
+            raise unknown("node setting", name, known | _TRIAL | _FILES)
         for name in ("client_id", "data", "state"):
             if name not in given:
                 raise SettingError(
@@ -155,6 +156,7 @@ class Site:
             options={name: value for name, value in given.items() if name in _TRIAL | _FILES},
             data_seed=int(str(given.get("data_seed", 0))),
             terms=Terms(**arguments(Terms, given)),
+            pretrained=str(Path(str(own)).expanduser()) if (own := given.get("pretrained")) else None,
         )
 
     def assignment(self, config: Mapping[str, object]) -> Assignment:
@@ -167,7 +169,13 @@ class Site:
                     raise SettingError(
                         f"the server asks for {name} = {said!r}, and this site's operator accepted {agreed!r}"
                     )
-        return asked
+        return self.at_home(asked)
+
+    def at_home(self, asked: Assignment) -> Assignment:
+        """Give an assignment with the place where this site has a backbone's first weights, if it has one."""
+        if self.pretrained is None:
+            return asked
+        return replace(asked, model_options={**asked.model_options, "pretrained": self.pretrained})
 
     def data_and_schema(self) -> tuple[Client, Schema | None]:
         """Read this site's data, and how its values became tensors, where they had to.
