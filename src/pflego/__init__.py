@@ -12,9 +12,11 @@ Names are loaded when they are first used, so that importing the package costs n
 
 from collections.abc import Iterable
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    __version__: str
     from pflego import models as models
     from pflego import trackers as trackers
     from pflego import tuning as tuning
@@ -161,6 +163,8 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(_HOME[name]), name)
     if name == "__all__":
         return __dir__()
+    if name == "__version__":
+        return version("pflego")
     if not name.startswith("_"):
         for kind in _methods():
             if kind.__name__ == name:

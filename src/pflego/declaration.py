@@ -151,7 +151,7 @@ class Declared:
         if not self.kinds:
             raise unknown(self.name, str(value), self.choices)
         if not self._fits(value):
-            raise SettingError(f"{self.name} must be {self._wanted()}, not {shortened(value)}")
+            raise SettingError(f"{self.name} must be {self.wanted()}, not {shortened(value)}")
 
     def parse(self, text: str) -> object:
         """Read a value as the command line spells it; of a list, one of its texts."""
@@ -169,7 +169,7 @@ class Declared:
             return text
         if not self.kinds:
             raise unknown(self.name, text, self.choices)
-        raise SettingError(f"{self.name} must be {self._wanted()}, not {text!r}")
+        raise SettingError(f"{self.name} must be {self.wanted()}, not {text!r}")
 
     def _fits(self, value: object) -> bool:
         if isinstance(value, bool):
@@ -190,7 +190,8 @@ class Declared:
         texts = tuple(kind for kind in self.kinds if kind in (str, Path))
         return bool(texts) and isinstance(value, (str, Path)) and is_path(str(value))
 
-    def _wanted(self) -> str:
+    def wanted(self) -> str:
+        """Say what a value may be, in words."""
         words = {
             bool: "true or false",
             int: "a whole number",

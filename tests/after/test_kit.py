@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import pflego
 from pflego.after.kit import Graphs, export_graphs, write_kit
-from pflego.after.kit.decompositions import convolution_backward, in_the_open
+from pflego.after.kit.decompositions import convolution_backward, in_the_open, windowed_max_backward
 from pflego.after.kit.graphs import BATCHES
 from pflego.errors import FolderError, ModelError, SettingError
 
@@ -42,9 +42,9 @@ class Reader(nn.Module):
 
 def images() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, stride=2, padding=1),
+        nn.Conv2d(3, 16, 3, stride=2, padding=1),
         nn.GELU(),
-        nn.Conv2d(8, 8, 3, groups=4, dilation=2, padding=2),
+        nn.Conv2d(16, 8, 3, dilation=2, padding=2),
         nn.MaxPool2d(2),
         nn.SiLU(),
         nn.Flatten(),
@@ -133,13 +133,16 @@ def distance(ours: npt.NDArray[np.float32], theirs: Tensor) -> float:
 @pytest.mark.parametrize("axes", [1, 2])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("padding", [0, 2])
-@pytest.mark.parametrize(("dilation", "groups"), [(1, 1), (2, 2), (3, 4)])
+@pytest.mark.parametrize(
+    ("dilation", "groups", "channels"), [(1, 1, 4), (2, 2, 4), (3, 4, 4), (1, 1, 16), (3, 1, 17)]
+)
 def test_gradients_of_convolutions_are_those_of_autograd(
-    axes: int, stride: int, padding: int, dilation: int, groups: int
+    axes: int, stride: int, padding: int, dilation: int, groups: int, channels: int
 ) -> None:
     generator = torch.Generator().manual_seed(stride + 10 * padding)
-    x = torch.randn(3, 4, *(13, 11)[:axes], dtype=torch.float64, generator=generator).requires_grad_()
-    w = torch.randn(8, 4 // groups, *(3, 2)[:axes], dtype=torch.float64, generator=generator).requires_grad_()
+    x = torch.randn(3, channels, *(13, 11)[:axes], dtype=torch.float64, generator=generator).requires_grad_()
+    kernel = (8, channels // groups, *(3, 2)[:axes])
+    w = torch.randn(kernel, dtype=torch.float64, generator=generator).requires_grad_()
     b = torch.randn(8, dtype=torch.float64, generator=generator).requires_grad_()
     convolve = functional.conv1d if axes == 1 else functional.conv2d
     out = convolve(x, w, b, stride, padding, dilation, groups)
@@ -152,6 +155,23 @@ def test_gradients_of_convolutions_are_those_of_autograd(
     for found, wanted in zip(ours, torch.autograd.grad(out, (x, w, b), slope), strict=True):
         assert found is not None
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (2, 3, 7, 9), (4, 1, 11)])
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 2), (1, 4)])
+@pytest.mark.parametrize("levels", [2, 1000])
+def test_a_maximum_sends_its_slope_to_the_first_of_equals(
+    shape: tuple[int, ...], kernel: tuple[int, int], levels: int
+) -> None:
+    generator = torch.Generator().manual_seed(levels)
+    x = torch.randint(levels, shape, generator=generator).double().requires_grad_()
+    if x.dim() == 3 and kernel[0] > 1:
+        kernel = (1, 3)
+    out = functional.max_pool2d(x, kernel)
+    slope = torch.randn(out.shape, dtype=torch.float64, generator=generator)
+    with torch.no_grad():
+        ours = windowed_max_backward(slope, x, kernel)
+    assert torch.equal(ours, torch.autograd.grad(out, x, slope)[0])
 
 
 @pytest.mark.parametrize("kernel", [2, 3])

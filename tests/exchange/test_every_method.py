@@ -18,7 +18,7 @@ from pflego.exchange.aggregation import Aggregation
 from pflego.exchange.round import Round
 from pflego.exchange.transforms import Transform
 from pflego.federation.roster import ClientId
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.randomness import torch_generator
 from pflego.runs.run import Run
 from pflego.weights import Weights

@@ -19,7 +19,7 @@ from pflego.engines.local import LocalEngine
 from pflego.exchange.objective import Emphasis, Objective, nearest_on_simplex, objective_of
 from pflego.exchange.round import Round
 from pflego.federation.roster import ClientId
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.runs.plan import Plan
 from pflego.runs.run import Run
 from pflego.weights import Weights

@@ -22,7 +22,7 @@ from pflego.engines.local import LocalEngine
 from pflego.engines.play import Exchange
 from pflego.exchange.privacy import ClientPrivacy, Guard, gaussian, key_of, privacy_of
 from pflego.exchange.round import Round
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.runs.run import Run
 from pflego.training.loop import NothingLearnedWarning, PrivacyWarning
 from pflego.weights import Weights, minus, norm

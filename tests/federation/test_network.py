@@ -15,7 +15,7 @@ from pflego.engines.local import LocalEngine
 from pflego.engines.play import Exchange
 from pflego.federation.network import Network, Speed
 from pflego.federation.roster import ClientId
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
 from pflego.runs.summary import Summary

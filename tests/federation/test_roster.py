@@ -1,3 +1,4 @@
+import pickle
 from typing import Any
 
 import numpy as np
@@ -271,6 +272,26 @@ def test_a_lazy_federation_loads_only_what_is_asked_for() -> None:
     assert loaded == [999_999, 7]
     federation.fingerprint()
     assert loaded == [999_999, 7, 0]
+
+
+def test_a_client_that_somebody_has_is_not_loaded_again() -> None:
+    asked: list[ClientId] = []
+
+    def load(client_id: ClientId) -> Client:
+        asked.append(client_id)
+        return Client(client_id, np.zeros((2, 3)), np.array([0, 1]))
+
+    federation = Federation.lazy(range(5), load, sizes=[2] * 5, classes=[0, 1])
+    held = federation[3]
+    assert federation[3] is held
+    assert asked == [3]
+    del held
+    federation[3]
+    assert asked == [3, 3]  # nobody had it any more: a million clients are not kept
+    listed = Federation([Client(i, np.zeros((2, 3)), np.array([0, 1])) for i in "ab"])
+    assert listed[0].id == "a"
+    copied = pickle.loads(pickle.dumps(listed))
+    assert copied[0].id == "a"
 
 
 def test_a_lazy_federation_is_what_its_list_is() -> None:

@@ -23,7 +23,7 @@ from pflego.federation.network import Network
 from pflego.federation.participation import participation_of
 from pflego.federation.roster import ClientId
 from pflego.federation.unequal import best_chances, variance
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.runs.plan import Plan
 from pflego.weights import Weights
 from tests.support.reference import (

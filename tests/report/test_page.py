@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,24 +19,14 @@ from selenium.webdriver.support.ui import Select
 
 import pflego
 from pflego.report import write_report
+from tests.support.browser import chromium, needs_browser
 from tests.support.reported import ODD, federation, model, run
 
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
-    pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver"),
+    needs_browser,
     pytest.mark.slow,
 ]
 
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 IDS = ["north", "south", "west", *ODD]
 
 # The least contrast between a text and what it stands on, WCAG's formula, over all texts of the page.
@@ -123,15 +112,9 @@ class Page:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(BROWSER)
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=str(DRIVER)))
-    driver.set_page_load_timeout(60)
-    yield Page(driver)
-    driver.quit()
+    with chromium(f"--user-data-dir={tmp_path_factory.mktemp('browser')}") as driver:
+        driver.set_page_load_timeout(60)
+        yield Page(driver)
 
 
 @pytest.fixture(scope="module")

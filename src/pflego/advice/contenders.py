@@ -15,7 +15,7 @@ from pflego.algorithms.pflego import PFLEGO
 from pflego.federation.roster import Federation
 from pflego.learning.heads import HeadInit, LinearHead
 from pflego.learning.model import Model
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.learning.theory import best_rate
 from pflego.report.words import significant
 from pflego.runs.cost import Cost, measure

@@ -26,7 +26,7 @@ from pflego.advice.statistics import (
 from pflego.algorithms.base import Algorithm
 from pflego.federation.roster import Client, Federation
 from pflego.learning.model import Model
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.randomness import numpy_generator
 from pflego.weights import Weights
 

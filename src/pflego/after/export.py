@@ -68,6 +68,7 @@ class Card:
     backbone: str  # its name, as settings have it
     dtype: str
     norm: Norm | None  # what became of its batch norm
+    made: Mapping[str, Any]  # what else decides its layers: the size of pictures, adapters
     outputs: int
     classes: tuple[int, ...]  # what the first outputs stand for; none in regression
     schema: Schema
@@ -143,6 +144,7 @@ def read_card(folder: Path) -> Card:
             facts["backbone"]["model"],
             facts["backbone"]["dtype"],
             facts["backbone"].get("norm"),
+            {name: value for name in models.OF_LAYERS if (value := facts["backbone"].get(name)) is not None},
             facts["head"]["outputs"],
             tuple(one["id"] for one in facts["classes"]),
             Schema.from_json(json.dumps(facts["schema"])),
@@ -187,7 +189,9 @@ def _load_model(folder: Path, model: Model | None) -> PersonalModel:
     weights, program = folder / _FILES["safetensors"], folder / _FILES["torch"]
     if model is None and weights.exists():
         try:
-            model = models.build(card.backbone, card.schema.shape, norm=card.norm)
+            model = models.build(
+                card.backbone, card.schema.shape, norm=card.norm, pretrained="no", **card.made
+            )
         except UserError as error:
             if isinstance(error, UntrustedError):
                 raise
@@ -315,6 +319,7 @@ def _card(run: Run, client_id: ClientId, model: PersonalModel, schema: Schema) -
             "features": run.model.features,
             "dtype": dtype,
             **({"norm": run.model.norm} if run.model.norm else {}),
+            **{name: run.model.source[name] for name in models.OF_LAYERS if name in run.model.source},
             "parameters": [name for name, _ in model.backbone.named_parameters()],
         },
         "head": {

@@ -33,7 +33,7 @@ from pflego.federation.roster import Client, ClientId, Federation
 from pflego.files import make_folder
 from pflego.learning.evaluation import Score
 from pflego.learning.heads import is_head
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.runs.folder import RunFolder
 from pflego.runs.record import JOINED, RECORD, Tables
 from pflego.runs.run import Run
@@ -209,6 +209,7 @@ def _alone(run: Run, client: Client, rounds: int | None) -> Score | None:
             slice_size=run.problems.streaming.slice_size,
             memory=run.problems.streaming.memory,
             speedup=run.problems.streaming.speedup,
+            trunk=run.problems.streaming.trunk,
             seed=run.plan.seed,
             evaluate_every=None,
             device=run.problems.device,

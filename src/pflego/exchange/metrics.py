@@ -9,8 +9,10 @@ A metric that a method returns in `Update.metrics` is found in the history under
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal, TypeAlias
 
 from pflego.errors import SettingError
@@ -53,7 +55,7 @@ Metrics: TypeAlias = Mapping[str, Metric]
 _TAKEN = {
     "round", "participants", "loss", "test", "training", "seconds", "bytes_up", "bytes_down", "forward_passes",
     "backward_passes", "missing", "rejected", "refused", "joint_loss", "members", "joined", "left", "waited",
-    "slowest", "epsilon",
+    "slowest", "epsilon", "trunk_passes",
 }  # fmt: skip
 
 
@@ -81,8 +83,24 @@ def largest(value: float) -> Metric:
 
 def combine(parts: Iterable[Metrics]) -> dict[str, Metric]:
     """Combine the metrics of several clients, name by name."""
-    combined: dict[str, Metric] = {}
+    named: dict[str, list[Metric]] = {}
     for part in parts:
         for name, metric in part.items():
-            combined[name] = combined[name] + metric if name in combined else metric
-    return combined
+            named.setdefault(name, []).append(metric)
+    return {name: _together(metrics) for name, metrics in named.items()}
+
+
+def _together(metrics: Sequence[Metric]) -> Metric:
+    """Combine many metrics of one name, in their order."""
+    first = metrics[0]
+    if len(metrics) == 1:
+        return first
+    if len({metric.how for metric in metrics}) > 1:
+        return reduce(operator.add, metrics)  # which refuses them
+    if first.how == "largest":
+        return max(metrics, key=lambda metric: metric.total)
+    total, weight = first.total, first.weight
+    for metric in metrics[1:]:
+        total += metric.total
+        weight += metric.weight
+    return Metric(total, first.how, weight)

@@ -30,6 +30,10 @@ class Round:
     emphasis: Emphasis | None = None  # by which the client's loss changes how much its gradient counts
     exchange: int = 0  # which of the method's exchanges in this round, from 0
 
+    def told(self, alpha: float, scale: float) -> Round:
+        """Give what one client is told of it."""
+        return Round(self.number, scale, self.largest_scale, alpha, self.seed, self.emphasis, self.exchange)
+
 
 @dataclass(frozen=True)
 class Update:

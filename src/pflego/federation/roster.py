@@ -8,6 +8,7 @@ from functools import cached_property
 from hashlib import blake2b
 from numbers import Integral
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -167,11 +168,16 @@ class Federation:
         return len(self.ids)
 
     def __getitem__(self, position: int) -> Client:
-        """Give the client at a position, 0 to len - 1, the order of `ids`."""
+        """Give the client at a position, 0 to len - 1, the order of `ids`; while somebody has it, no other is made."""
+        if type(position) is int and (held := self._held.get(position)) is not None:
+            return held
         if isinstance(position, bool) or not isinstance(position, Integral):
             raise DataError(f"clients are at positions 0 to {len(self) - 1}, not at {shortened(position)}")
-        with calling(f"{named(self._load)}({self.ids[position]!r}) failed", DataError):
+        try:
             client = self._load(self.ids[position])
+        except Exception:
+            with calling(f"{named(self._load)}({self.ids[position]!r}) failed", DataError):
+                raise
         if not isinstance(client, Client):
             raise DataError(f"load({self.ids[position]!r}) must give a Client, not {shortened(client)}")
         if len(client.x_train) != self.sizes[position]:
@@ -183,7 +189,16 @@ class Federation:
             self._of_bytes = client.x_train.dtype == torch.uint8
         elif self._of_bytes != (client.x_train.dtype == torch.uint8):
             raise _mixed(client)
+        self._held[int(position)] = client
         return client
+
+    @cached_property
+    def _held(self) -> WeakValueDictionary[int, Client]:
+        return WeakValueDictionary()
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out who is held here: elsewhere clients are made again."""
+        return {name: value for name, value in self.__dict__.items() if name != "_held"}
 
     def some_inputs(self, samples: int) -> Tensor | None:
         """Give a few inputs to try a backbone on; None where there are none at hand."""

@@ -24,7 +24,7 @@ from pflego.federation.participation import Everyone
 from pflego.federation.remote import RemoteFederation
 from pflego.federation.roster import Federation
 from pflego.files import write_atomically
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.report.words import duration
 from pflego.runs.record import RECORD
 from pflego.runs.run import Run

@@ -24,7 +24,7 @@ from pflego.federation.remote import RemoteFederation
 from pflego.federation.roster import Federation
 from pflego.learning import device as devices
 from pflego.learning.model import Model
-from pflego.learning.problem import Problems
+from pflego.learning.problems import Problems
 from pflego.runs.folder import RunFolder
 from pflego.runs.history import everybodys
 from pflego.runs.plan import Plan

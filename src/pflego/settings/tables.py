@@ -50,8 +50,8 @@ class ModelChoice:
     Parameters
     ----------
     model
-        Backbone: mlp, cnn, cifar-cnn, omniglot-conv4, watch-cnn, char-cnn or module:function; if not given, the paper's
-        for the data set, or one that suits it.
+        Backbone: mlp, cnn, cifar-cnn, omniglot-conv4, watch-cnn, char-cnn; pretrained ones: efficientnet-lite0,
+        timm:NAME, hf:NAME; or module:function. If not given, the paper's for the data set, or one that suits it.
     model_seed
         Seed of the first weights; --seed if not given.
     """

@@ -4,17 +4,21 @@ torch has decompositions of most of them. Those of convolutions are written here
 s (n, o, h'), stride a, dilation d, padding p and g groups, one letter for every spatial axis:
 
     d/dx  =  the transposed convolution of s by w, with the same a, d, p and g
-    d/dw  =  the convolution of x by s, samples in the place of channels, stride and dilation exchanged
+    d/dw  =  the product of s and x, moved to each place of the kernel, over samples and places; or
+             the convolution of x by s, samples in the place of channels, stride and dilation exchanged
     d/db  =  the sum of s over samples and places
 
-Pooling by means is put in terms of a convolution, or of a product, before it is differentiated.
+Pooling by means is put in terms of a convolution, or of a product, before it is differentiated. Pooling by maxima whose
+windows do not overlap is differentiated by comparisons: runtimes are slow to tell where maxima are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import ceil, floor
+from functools import reduce
+from itertools import product
+from math import ceil, floor, prod
 from typing import Any, TypeAlias
 
 import torch
@@ -34,6 +38,8 @@ _FORWARD = [  # what backward formulas need the insides of
     _aten.native_batch_norm,
     _aten._native_batch_norm_legit_no_training,
 ]
+_PLACES = 9  # of a kernel, at most, for a product each: a graph of many more is slow to make
+_FEW = 16  # channels, below which such products are too narrow to be fast
 
 
 def decompositions() -> Table:
@@ -41,7 +47,47 @@ def decompositions() -> Table:
     backward = [op for op in decomposition_table if "backward" in str(op)]
     table: Table = dict(get_decompositions([*backward, *_FORWARD]))
     table[_aten.convolution_backward.default] = convolution_backward
+    by_indices = table[_aten.max_pool2d_with_indices_backward.default]
+
+    def max_pool_backward(
+        slope: Tensor,
+        x: Tensor,
+        kernel_size: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        ceil_mode: bool,
+        indices: Tensor,
+    ) -> Tensor:
+        kernel, steps = _each(kernel_size, 2), _each(stride, 2) or _each(kernel_size, 2)
+        plain = kernel == steps and not any(_each(padding, 2)) and _each(dilation, 2) == [1, 1]
+        if plain and not ceil_mode:
+            return windowed_max_backward(slope, x, kernel)
+        found: Tensor = by_indices(slope, x, kernel_size, stride, padding, dilation, ceil_mode, indices)
+        return found
+
+    table[_aten.max_pool2d_with_indices_backward.default] = max_pool_backward
     return table
+
+
+def windowed_max_backward(slope: Tensor, x: Tensor, kernel: Sequence[int]) -> Tensor:
+    """Give the gradient of a maximum over windows side by side: each slope goes to the first of its window's maxima."""
+    (high, wide), (rows, columns) = kernel, slope.shape[-2:]
+    cut = x[..., : rows * high, : columns * wide]  # windows that do not fit are left out
+    places = [
+        cut[..., i::high, j::wide] for i in range(high) for j in range(wide)
+    ]  # (..., rows, columns) each
+    best = reduce(torch.maximum, places)
+    parts: list[Tensor] = []
+    rest = slope
+    for place in places:  # by rows, as torch looks through a window
+        parts.append(torch.where(place == best, rest, 0.0))
+        rest = rest - parts[-1]
+    # put together again, columns first
+    lines = [torch.stack(parts[i : i + wide], dim=-1).flatten(-2) for i in range(0, high * wide, wide)]
+    whole = torch.stack(lines, dim=-2).flatten(-3, -2)  # (..., rows high, columns wide)
+    beyond = [int(x.shape[-1]) - columns * wide, int(x.shape[-2]) - rows * high]
+    return functional.pad(whole, [0, beyond[0], 0, beyond[1]]) if any(beyond) else whole
 
 
 def convolution_backward(
@@ -73,13 +119,39 @@ def convolution_backward(
             slope, weight, None, stride, padding, dilation, True, left, groups
         )  # (n, c, h)
     if output_mask[1]:
-        at_weight = _weight_gradient(slope, x, weight, stride, padding, dilation, groups)
+        narrow = int(weight.shape[1]) < _FEW or prod(map(int, weight.shape[2:])) > _PLACES
+        by = _weight_gradient_by_convolution if groups > 1 or narrow else _weight_gradient
+        at_weight = by(slope, x, weight, stride, padding, dilation, groups)
     if output_mask[2]:
         at_bias = slope.sum(dim=[0, *range(2, slope.dim())])
     return at_x, at_weight, at_bias
 
 
 def _weight_gradient(
+    slope: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Tensor:
+    """Give d/dw by products of matrices, one for each place of the kernel: runtimes are fastest at those."""
+    sizes, places = [int(size) for size in weight.shape[2:]], [int(size) for size in slope.shape[2:]]
+    around = functional.pad(x, [each for pad in reversed(padding) for each in (pad, pad)])
+    channels_first = around.transpose(0, 1)  # (c, n, h + 2p)
+    moved = []
+    for place in product(*map(range, sizes)):
+        piece = channels_first
+        for axis, (k, count, a, d) in enumerate(zip(place, places, stride, dilation, strict=True), start=2):
+            begin = k * d
+            piece = piece[(slice(None),) * axis + (slice(begin, begin + (count - 1) * a + 1, a),)]
+        moved.append(piece.flatten(1))  # (c, n h')
+    flat = slope.transpose(0, 1).flatten(1)  # (o, n h')
+    return torch.stack([flat @ piece.t() for piece in moved], dim=-1).reshape(weight.shape)  # (o, c, k)
+
+
+def _weight_gradient_by_convolution(
     slope: Tensor,
     x: Tensor,
     weight: Tensor,

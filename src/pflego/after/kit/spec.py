@@ -26,7 +26,7 @@ from pflego.declaration import arguments, declared
 from pflego.errors import ModelError, SettingError, UserError
 from pflego.learning.heads import LinearHead
 from pflego.learning.model import Model
-from pflego.learning.problem import Streaming
+from pflego.learning.streaming import Streaming
 from pflego.learning.theory import ITERATIONS, first_vector
 
 FORMAT = "pflego kit 1"

@@ -15,7 +15,7 @@ from pflego.algorithms.base import Algorithm
 from pflego.errors import FolderError, path_of
 from pflego.files import make_folder, write_atomically
 from pflego.learning.model import Model
-from pflego.learning.problem import Streaming
+from pflego.learning.streaming import Streaming
 from pflego.runs.record import versions
 
 SPEC = "spec.json"
