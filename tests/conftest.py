@@ -1,7 +1,10 @@
 import os
+import signal
 
 # Tests work on small tensors, where more threads only wait for each other. Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell, which programs inherit
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 from hypothesis import settings

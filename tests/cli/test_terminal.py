@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,30 @@ from pflego.cli.rows import as_csv
 from pflego.cli.terminal import one_line, printable
 
 
-def _pflego(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pflego", *words], cwd=cwd, capture_output=True, text=True, check=False
-    )
+@dataclass(frozen=True)
+class Command:
+    """A command line in an empty folder, and what a terminal gets of it."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str]
+
+    def __call__(self, *words: str) -> tuple[object, str, str]:
+        """Give status, output and errors."""
+        self.monkeypatch.setattr(sys, "argv", ["pflego", *words])
+        self.monkeypatch.chdir(self.folder)
+        status: object = 0
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+        said = self.capfd.readouterr()
+        return status, said.out, said.err
+
+
+@pytest.fixture
+def pflego(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    return Command(tmp_path, monkeypatch, capfd)
 
 
 def test_control_characters_are_written_out() -> None:
@@ -46,29 +67,31 @@ def test_a_console_keeps_its_own_colours_and_takes_none_from_texts() -> None:
     assert "row\\x1b" in shown.getvalue()
 
 
-def test_names_in_data_reach_neither_terminal_nor_messages_as_commands(tmp_path: Path) -> None:
+def test_names_in_data_reach_neither_terminal_nor_messages_as_commands(
+    tmp_path: Path, pflego: Command
+) -> None:
     names = ["y", "x\x1b[31m"]
     rows = "".join(f"{'ab'[n % 2]},{n}.5,{names[n % 3 > 0]}\n" for n in range(40))
     (tmp_path / "t.csv").write_text(f"site,age,label\n{rows}")
-    checked = _pflego("data", "check", "t.csv", "--column", "site", cwd=tmp_path)
-    assert checked.returncode == 0, checked.stderr
-    assert "x\\x1b[31m" in checked.stdout
-    assert "\x1b" not in checked.stdout + checked.stderr
-    refused = _pflego("data", "check", "t.csv", "--column", "si\x1b[31mte", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "\x1b" not in refused.stderr
-    assert len(refused.stderr.splitlines()) == 1
+    status, shown, errors = pflego("data", "check", "t.csv", "--column", "site")
+    assert status == 0, errors
+    assert "x\\x1b[31m" in shown
+    assert "\x1b" not in shown + errors
+    status, _, errors = pflego("data", "check", "t.csv", "--column", "si\x1b[31mte")
+    assert status == 2
+    assert "\x1b" not in errors
+    assert len(errors.splitlines()) == 1
 
 
-def test_a_path_does_not_command_the_terminal(tmp_path: Path) -> None:
+def test_a_path_does_not_command_the_terminal(pflego: Command) -> None:
     for words in (
         ["deploy", "init", "app\x1b[31m"],
         ["deploy", "key", "key\x1b[31m"],
         ["check", "run\x1b[31m"],
     ):
-        done = _pflego(*words, cwd=tmp_path)
-        assert "\\x1b[31m" in done.stdout + done.stderr
-        assert "\x1b" not in done.stdout + done.stderr
+        _, shown, errors = pflego(*words)
+        assert "\\x1b[31m" in shown + errors
+        assert "\x1b" not in shown + errors
 
 
 def test_formulas_are_quoted_and_numbers_are_not() -> None:
@@ -99,16 +122,15 @@ def test_formulas_are_quoted_and_numbers_are_not() -> None:
         ["deploy", "key", "/proc/site.pem"],  # where nothing can be written
     ],
 )
-def test_what_is_wrong_with_files_is_one_line(tmp_path: Path, words: list[str]) -> None:
+def test_what_is_wrong_with_files_is_one_line(tmp_path: Path, pflego: Command, words: list[str]) -> None:
     (tmp_path / "settings").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "drop.toml").write_text("drop = 3\n")
     (tmp_path / "photos" / "a" / "x").mkdir(parents=True)
-    done = _pflego(*words, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("pflego: ")
-    assert len(done.stderr.splitlines()) == 1
+    status, _, errors = pflego(*words)
+    assert status == 2, errors
+    assert errors.startswith("pflego: ")
+    assert len(errors.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -143,7 +165,8 @@ def test_ctrl_c_is_not_swallowed_by_what_is_imported(tmp_path: Path) -> None:
         "except BaseException:\n"  # as code written in C may
         "    pass\n"
     )
-    done = _pflego("run", "--model", "deaf:make", "--rounds", "1", cwd=tmp_path)
+    command = [sys.executable, "-m", "pflego", "run", "--model", "deaf:make", "--rounds", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 130, done.stderr
     assert done.stderr.strip() == "pflego: stopped"
 
@@ -154,13 +177,10 @@ def test_ctrl_c_is_not_swallowed_by_what_is_imported(tmp_path: Path) -> None:
     ids=lambda words: " ".join(words),
 )
 def test_a_command_line_that_makes_no_sense_is_one_line_and_status_2(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    pflego: Command, words: list[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["pflego", *words])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    said = capfd.readouterr().err
-    assert stopped.value.code == 2
-    assert said.startswith("pflego: ")
-    assert said.count("\n") == 1
-    assert "--help" in said
+    status, _, errors = pflego(*words)
+    assert status == 2
+    assert errors.startswith("pflego: ")
+    assert errors.count("\n") == 1
+    assert "--help" in errors

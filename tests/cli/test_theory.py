@@ -39,16 +39,14 @@ def test_the_rate_of_corollary_1_is_measured_and_drawn(tmp_path: Path) -> None:
 
 def test_a_budget_of_privacy_is_planned_and_drawn(tmp_path: Path) -> None:
     picture = tmp_path / "new" / "privacy.png"
-    options = ["--clients", "200", "--epsilon", "3", "--rounds", "20,5", "--participation", "0.5,0.05"]
+    options = ["--clients", "200", "--epsilon", "3", "--rounds", "6", "--participation", "0.5,0.05"]
     result = CliRunner().invoke(
         app, ["theory", "privacy", *options, "--out", str(picture)], catch_exceptions=False
     )
     assert result.exit_code == 0
     plan = json.loads(picture.with_suffix(".json").read_text())
     assert plan["delta"] == pytest.approx(0.1 / 200)
-    assert [(one["rounds"], one["participants"]) for one in plan["options"]] == [
-        (5, 10), (5, 100), (20, 10), (20, 100)
-    ]  # fmt: skip
+    assert [(one["rounds"], one["participants"]) for one in plan["options"]] == [(6, 10), (6, 100)]
     for one in plan["options"]:
         library = PLDAccountant()
         gaussian = dp_accounting.GaussianDpEvent(one["noise"])
@@ -59,7 +57,7 @@ def test_a_budget_of_privacy_is_planned_and_drawn(tmp_path: Path) -> None:
     run = CliRunner().invoke(app, [*words, "--clients", "200", "--out", str(tmp_path / "run")])
     assert run.exit_code == 0, run.output
     assert "epsilon 3 at delta 0.0005" in run.output
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 20
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 6
 
 
 def test_a_fixed_number_of_participants_is_planned_by_its_own_accountant(tmp_path: Path) -> None:

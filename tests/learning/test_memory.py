@@ -30,13 +30,15 @@ def _deep() -> pflego.Model:
     return pflego.Model(nn.Sequential(*layers, nn.Tanh()), features=300)
 
 
-@pytest.mark.parametrize("budget", [12e6, 20e6, 30e6])
-def test_a_convolutional_client_stays_within_its_budget(federation: pflego.Federation, budget: float) -> None:
+def test_a_convolutional_client_stays_within_its_budget(federation: pflego.Federation) -> None:
     model = pflego.models.build("omniglot-conv4", (28, 28))
-    free, held = (measure(federation, model, pflego.PFLEGO(steps=3), memory=m) for m in ("unlimited", budget))
-    assert free.memory > 2 * budget
-    assert held.memory <= budget
-    assert 1 < held.forward_passes < 2
+    budgets = [12e6, 30e6]
+    free, *held = (
+        measure(federation, model, pflego.PFLEGO(steps=3), memory=m) for m in ("unlimited", *budgets)
+    )
+    for budget, cost in zip(budgets, held, strict=True):
+        assert cost.memory <= budget < free.memory / 2
+        assert 1 < cost.forward_passes < 2
 
 
 def test_more_memory_is_less_work(federation: pflego.Federation, deep: pflego.Model) -> None:
