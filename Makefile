@@ -8,13 +8,13 @@ PIP    := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check --
 ORT    := ort.wasm.min.mjs ort-wasm-simd-threaded.mjs ort-wasm-simd-threaded.wasm
 HASHES := blake2.js _blake.js _md.js _u64.js utils.js
 RUNTIME := src/pflego/deploy/gateway/page/runtime/ort-wasm-simd-threaded.wasm
-PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # Installed uncompiled: each module is compiled by its first import, and kept, so that no process does it again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo web browser test quick lint style layers types tests fast docs dist fuzz simulation coverage format bench lock audit clean
+.PHONY: help demo web browser test quick lint style layers types tests fast thorough docs dist fuzz simulation coverage format bench lock audit clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -45,7 +45,7 @@ $(RUNTIME): web/package.json web/package-lock.json
 browser: $(READY) $(RUNTIME)  ## draw digits in a browser, and personalise with others who are played here
 	$(BIN)/python examples/browser.py
 
-test: style layers  ## every check: lint, types, tests
+test: style layers  ## lint, types, tests: all that a change must pass
 	@$(MAKE) --no-print-directory --jobs=2 types tests
 
 quick: style layers  ## what one runs while editing: lint, types and all fast tests
@@ -64,10 +64,13 @@ types: $(READY)
 	$(BIN)/mypy
 
 tests: $(READY)
-	$(PYTEST)
+	$(PYTEST) -m "not thorough"
 
 fast: $(READY)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not thorough"
+
+thorough: $(READY)  ## all tests, with every case of those that have many
+	$(PYTEST)
 
 docs: $(READY)  ## build the documentation as a site in site/, warnings as errors
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --conf-dir website --doctree-dir .doctrees . site

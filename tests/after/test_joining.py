@@ -19,6 +19,7 @@ from pflego.learning.theory import head_smoothness
 from pflego.runs.history import HistoryRow
 from pflego.runs.record import as_toml
 from pflego.runs.run import Run
+from tests.support.cases import often
 from tests.support.reference import (
     F64,
     Net,
@@ -267,7 +268,7 @@ METHODS: list[pflego.Algorithm] = [
 ]
 
 
-@pytest.mark.parametrize("algorithm", METHODS, ids=str)
+@pytest.mark.parametrize("algorithm", often(METHODS), ids=str)
 def test_everybody_can_join_whatever_the_method(tmp_path: Path, algorithm: pflego.Algorithm) -> None:
     twin = world(dtype=torch.float32, clients=6)
     late = twin.federation.client("c5")  # its classes are among those of the others
@@ -283,7 +284,7 @@ def test_everybody_can_join_whatever_the_method(tmp_path: Path, algorithm: pfleg
     assert (joined.alone is None) == (algorithm.name == "local")
 
 
-@pytest.mark.parametrize("method", methods())
+@pytest.mark.parametrize("method", often(methods(), "pflego"))
 def test_a_newcomers_model_has_learned_something(method: str) -> None:
     """Two digits each: a shared model must beat a guess among ten, one with a head of the client's own by far."""
     federation = pflego.load("digits", clients=8, classes_per_client=2, seed=2)

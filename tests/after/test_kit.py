@@ -196,7 +196,12 @@ def test_pooling_by_means_is_put_in_other_words(
 
 
 @pytest.mark.parametrize(
-    "name", ["images", *(pytest.param(name, marks=pytest.mark.slow) for name in NETS if name != "images")]
+    "name",
+    [
+        "images",
+        pytest.param("words", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("signals", "normed")),
+    ],
 )
 def test_graphs_compute_what_torch_does(name: str) -> None:
     make, _, features = NETS[name]

@@ -14,6 +14,7 @@ from pflego.exchange.round import Round
 from pflego.learning.evaluation import pooled
 from pflego.learning.problems import Problems
 from pflego.randomness import torch_generator
+from tests.support.cases import often
 from tests.support.reference import F64, World, world
 from tests.support.rivals import (
     NAMES,
@@ -138,7 +139,7 @@ def test_adapting_is_what_a_participant_does_before_it_is_judged(name: str) -> N
     assert adapted != pooled(engine.scores(first), federation.task)
 
 
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", often(methods(), "pflego"))
 def test_the_history_has_everyones_adapted_figure_where_it_is_asked_for(name: str) -> None:
     federation = pflego.load("diabetes", clients=4)
     model = pflego.models.build("mlp", tuple(federation[0].x_train.shape[1:]))

@@ -18,6 +18,7 @@ from pflego.learning.modes import Norm, is_statistic
 from pflego.learning.problems import Problems
 from pflego.runs.run import Run
 from pflego.weights import Weights
+from tests.support.cases import often
 from tests.support.normed import BETA, PLAIN, ROUNDS, SEED, assert_at, backbone, first
 from tests.support.normed_rivals import CASES, EVERYTHING
 from tests.support.reference import (
@@ -167,7 +168,7 @@ def test_variances_are_no_less_than_zero_whatever_is_sent(name: str) -> None:
 
 
 @pytest.mark.parametrize("division", DIVISIONS)
-@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("name", often(BOTH))
 def test_it_resumes_to_the_bit_and_lets_newcomers_in(name: str, division: str, tmp_path: Path) -> None:
     twin, algorithm = world(), made(name, batch_size=3)
     options: dict[str, Any] = {"rounds": 3, "evaluate_every": 0}

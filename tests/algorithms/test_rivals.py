@@ -18,6 +18,7 @@ from pflego.exchange.round import Round
 from pflego.learning.gram import Opening
 from pflego.learning.problem import Speedup
 from pflego.learning.problems import Problems
+from tests.support.cases import often
 from tests.support.reference import Site, World, assert_same_weights, cohorts, world
 from tests.support.rivals import (
     alone,
@@ -271,7 +272,7 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
     assert update.state.keys() == kept.get(name, {"head"})
 
 
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", often(methods(), "pflego", "fedavg"))
 @pytest.mark.parametrize("regression", [False, True], ids=["classification", "regression"])
 def test_every_method_learns(name: str, regression: bool) -> None:
     data = "diabetes" if regression else "digits"

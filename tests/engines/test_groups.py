@@ -20,6 +20,7 @@ from pflego.learning.problem import Problem
 from pflego.learning.problems import Problems
 from pflego.runs.run import Run
 from pflego.weights import Weights
+from tests.support.cases import often
 from tests.support.crowd import CLIENTS, Exponential, crowd
 from tests.support.reference import assert_same_weights
 
@@ -69,7 +70,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ],
     ids=["plain", "common head", "exact", "momentum", "auto", "passes"],
 )
-@pytest.mark.parametrize("weighting", ["samples", "equal"])
+@pytest.mark.parametrize("weighting", often(["samples", "equal"]))
 def test_together_is_one_by_one(
     algorithm: pflego.PFLEGO, weighting: str, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

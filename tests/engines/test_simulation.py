@@ -21,6 +21,7 @@ from pflego.federation.roster import ClientId
 from pflego.learning.problems import Problems
 from pflego.runs.run import Run
 from pflego.weights import Weights
+from tests.support.cases import often
 from tests.support.grid import MemoryGrid, Node
 from tests.support.ranks import CASES, Case, with_a_broken_client
 from tests.support.reference import assert_same_weights, known, timeless
@@ -93,7 +94,7 @@ class InMemory:
         "answers",
     ],
 )
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", often([3, 1]))
 def test_shares_of_a_cohort_give_what_the_whole_does(
     name: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,7 +190,7 @@ def test_the_picture_of_who_took_part_leaves_out_who_was_no_member() -> None:
     assert picture.shares == [[1.0 if i in there else None for there in THERE] for i in range(6)]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_run_killed_around_joins_and_leaves_ends_as_if_it_never_was(tmp_path: Path) -> None:
     """SIGKILL a real process a moment after a round in which somebody came or went."""
     events = {"join": {"2": 40, "5": 80, "1": 120}, "leave": {"3": 60, "1": 30}}

@@ -13,6 +13,7 @@ from torch import nn
 import pflego
 from pflego.after.kit import Graphs, export_graphs, write_kit
 from pflego.learning.streaming import Streaming
+from tests.support.cases import often
 from tests.support.light import engine
 from tests.support.sites import federation
 
@@ -126,7 +127,7 @@ def kit_of(folder: Path, algorithm: pflego.Algorithm, streaming: Streaming = Str
     ).folder
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", often(METHODS, "pflego"))
 def test_twenty_rounds_come_to_the_same(method: str, tmp_path: Path) -> None:
     algorithm = METHODS[method]
     kit = kit_of(tmp_path, algorithm)

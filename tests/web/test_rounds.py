@@ -14,6 +14,7 @@ from pflego.after.kit import Graphs, export_graphs
 from pflego.codec import decode, encode
 from tests.deploy.flower.test_equality import assert_same_history, here, state
 from tests.light.test_flower import kit_folder
+from tests.support.cases import often
 from tests.support.grid import Node, opened
 from tests.support.light import assert_near
 from tests.support.sites import CONFIG, NAMES, SHAPE, sites, train
@@ -61,7 +62,7 @@ def mixed(folder: Path, kit: Path, process: Tabs, *, classes: bool = True) -> di
     return nodes
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", often(METHODS))
 def test_tabs_and_full_sites_make_one_federation(
     method: str, tmp_path: Path, graphs: Graphs, process: Tabs
 ) -> None:

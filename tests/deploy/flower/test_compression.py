@@ -16,13 +16,14 @@ from pflego.exchange.compression import compression_of, memory_of
 from pflego.weights import Weights, nbytes
 from tests.deploy.flower.test_equality import METHODS, assert_close, assert_same_history, here, state
 from tests.deploy.flower.test_interruption import AWAY, NODE, PowerCut, cut_in, watched
+from tests.support.cases import often
 from tests.support.grid import Answer, alter, opened
 from tests.support.sites import NAMES, sites, train
 
 KINDS = ["quantise:4", "random:0.2", "random:0.2/common", "top:0.1", "top:0.01", "sign"]
 
 
-@pytest.mark.parametrize("compression", KINDS)
+@pytest.mark.parametrize("compression", often(KINDS))
 @pytest.mark.parametrize("method", ["pflego", "pflego, rates from the theory", "fedavg", "feddane"])
 def test_weights_memory_and_bytes_equal_those_of_the_local_engine(
     method: str, compression: str, tmp_path: Path

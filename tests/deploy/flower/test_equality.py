@@ -15,6 +15,7 @@ from pflego.federation.remote import NotHereError
 from pflego.files import read_tensors
 from pflego.learning.trunk_store import STORE
 from pflego.weights import Weights
+from tests.support.cases import often
 from tests.support.grid import Node
 from tests.support.sites import CONFIG, NAMES, SHAPE, federation, sites, train
 
@@ -138,7 +139,7 @@ def test_a_trunk_is_passed_once_at_every_site(tmp_path: Path) -> None:
     )  # the same data and trunk, in this process before
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", often(METHODS, "pflego", "fedavg"))
 def test_weights_equal_those_of_the_local_engine(method: str, tmp_path: Path) -> None:
     name = method.partition(",")[0]
     ours = train(sites(tmp_path), tmp_path / "server", **METHODS[method], algorithm=name, participation=3)
