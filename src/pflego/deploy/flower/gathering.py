@@ -74,8 +74,8 @@ def capped(samples: Sequence[float], share: float) -> list[float]:
 
     >>> capped([10, 10, 1000], 0.5), capped([3, 1], 0.5), capped([5, 5, 5], 0.1)
     ([10, 10, 20], [3, 1], [5, 5, 5])
-    >>> capped([0.1, 0.2, 5.0], 0.5)
-    [0.1, 0.2, 0.3]
+    >>> capped([0.25, 0.5, 5.0], 0.5)
+    [0.25, 0.5, 0.75]
     """
     if len(samples) < 3:
         return list(samples)
