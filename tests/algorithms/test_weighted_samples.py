@@ -191,7 +191,7 @@ def test_who_counts_how_much() -> None:
             twin.model,
             pflego.FedSGD(client_lr=BETA, labels="local", head_init="zeros"),
             rounds=1,
-            weighting=weighting,  # type: ignore[arg-type]
+            weighting=weighting,
             seed=SEED,
         )
         for weighting in ("samples", "equal")

@@ -463,20 +463,25 @@ def test_weights_are_numbers_from_zero_on(kind: type) -> None:
 
 
 def test_a_lazy_federation_is_told_of_weights() -> None:
-    twin = world(weighted=True)
-    told = {"sizes": twin.federation.sizes, "classes": twin.federation.classes}
-    lazy = pflego.Federation.lazy(
-        twin.federation.ids, twin.federation.client, masses=twin.federation.masses, **told
-    )
-    assert lazy.weighted
-    assert lazy[1].weights is not None
-    with pytest.raises(DataError):
-        pflego.Federation.lazy(twin.federation.ids, twin.federation.client, **told)[1]
-    with pytest.raises(DataError):
-        pflego.Federation.lazy(twin.federation.ids, twin.federation.client, masses=[1.0] * 5, **told)[1]
-    for masses in ([1.0], [0.0] * 5, [float("nan")] * 5, ["x"] * 5):
+    whole = world(weighted=True).federation
+
+    def lazy(masses: object) -> Federation:
+        return Federation.lazy(
+            whole.ids,
+            whole.client,
+            sizes=whole.sizes,
+            classes=whole.classes,
+            masses=masses,  # type: ignore[arg-type]
+        )
+
+    assert lazy(whole.masses).weighted
+    assert lazy(whole.masses)[1].weights is not None
+    for told in (None, [1.0] * 5):
         with pytest.raises(DataError):
-            pflego.Federation.lazy(twin.federation.ids, twin.federation.client, masses=masses, **told)
+            lazy(told)[1]
+    for wrong in ([1.0], [0.0] * 5, [float("nan")] * 5, ["x"] * 5):
+        with pytest.raises(DataError):
+            lazy(wrong)
 
 
 def test_weights_tell_one_federation_from_another() -> None:

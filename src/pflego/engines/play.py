@@ -126,7 +126,7 @@ class Exchange:
         r is everybody if not given.
         """
         scale = 1.0 if expected is None else len(masses) / expected
-        always = Standing(WEIGHTINGS[weighting](np.asarray(masses)), np.full(len(masses), scale))
+        always = Standing(WEIGHTINGS[weighting](masses), np.full(len(masses), scale))
         return cls(algorithm, lambda number: always, aggregation, missing, transforms, seed)
 
     @property

@@ -57,7 +57,7 @@ def test_scales_are_those_of_all_training_rows_alike(tmp_path: Path) -> None:
     federation = pflego.load(table(tmp_path), column="ward", weight="w")
     assert federation.schema is not None
     [age] = federation.schema.features
-    assert age.mean == (np.mean([30, 40, 50, 20, 30]),)
+    assert age.mean == ((30 + 40 + 50 + 20 + 30) / 5,)
 
 
 def test_drawn_test_rows_take_their_weights_along(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_missing_weight_is_a_gap_that_is_never_filled(tmp_path: Path, value: s
     path = table(tmp_path, [*ROWS, f"south,25,well,{value},train"])
     for gaps in (None, "mean", "indicator"):
         with pytest.raises(DataError, match="row 8"):
-            pflego.load(path, column="ward", weight="w", gaps=gaps)  # type: ignore[arg-type]
+            pflego.load(path, column="ward", weight="w", gaps=gaps)
     with warnings.catch_warnings(action="ignore"):
         federation = pflego.load(path, column="ward", weight="w", gaps="drop")
     assert weights(federation) == [[0.5, 2.0, 0.0], [3.0, 10.0]]
@@ -177,7 +177,7 @@ def test_files_of_arrays_have_weights_by_their_name(tmp_path: Path) -> None:
     x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
     arrays(tmp_path / "wards" / "a.npz", w=np.arange(6) + 1)
     parts = {"x_train": x[:4], "y_train": y[:4], "x_test": x[4:], "y_test": y[4:]}
-    np.savez(tmp_path / "wards" / "b.npz", **parts, w_train=np.full(4, 0.5))
+    np.savez(tmp_path / "wards" / "b.npz", **parts, w_train=np.full(4, 0.5))  # type: ignore[arg-type]
     federation = pflego.load(tmp_path / "wards", weight="w")
     first, second = federation
     assert first.weights is not None
@@ -205,7 +205,8 @@ def test_files_whose_weights_are_missing_or_of_another_shape_are_refused(
 def test_one_file_of_arrays_that_is_divided(tmp_path: Path) -> None:
     x, y = np.arange(40.0).reshape(20, 2), np.arange(20) % 2
     parts = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
-    np.savez(tmp_path / "all.npz", **parts, w_train=np.arange(20) + 1, w_test=np.ones(20))
+    weights_of_rows = {"w_train": np.arange(20) + 1, "w_test": np.ones(20)}
+    np.savez(tmp_path / "all.npz", **parts, **weights_of_rows)  # type: ignore[arg-type]
     federation = pflego.load(tmp_path / "all.npz", clients=4, partition="iid", weight="w")
     for client, own in zip(federation, weights(federation), strict=True):
         assert own == (client.x_train[:, 0] / 2 + 1).tolist()

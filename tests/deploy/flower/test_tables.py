@@ -76,7 +76,7 @@ def test_sites_with_weights_train_as_in_one_process(method: str, tmp_path: Path)
     theirs = pflego.train(
         federation,
         pflego.models.build("mlp", (2,), seed=5),
-        find_method(method)(steps=CONFIG["steps"], **rate),
+        find_method(method)(**{"steps": CONFIG["steps"], **rate}),
         rounds=2,
         seed=5,
         evaluate_every=2,
@@ -99,7 +99,7 @@ def test_one_sites_weights_count_for_no_more_than_its_share(tmp_path: Path) -> N
 def test_weights_beyond_the_operators_limits_are_turned_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limits = {"min-clients": 2, "sample-limits": "moor: 40"}
+    limits: dict[str, int | str] = {"min-clients": 2, "sample-limits": "moor: 40"}
     with caplog.at_level("WARNING", "flwr.pflego"):
         run = train(settled(tmp_path, "w"), tmp_path / "server", rounds=1, wait=0.1, **limits)
     assert run.federation.ids == ["hill", "lake"]
