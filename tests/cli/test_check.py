@@ -46,6 +46,25 @@ def succeed(*words: object) -> str:
     return result.stdout
 
 
+def test_it_shows_weights_and_points_out_what_may_be_some(tmp_path: Path) -> None:
+    rows = [f"{'ab'[k % 2]},{k * k},{k % 2},{k % 4}" for k in range(40)]
+    (tmp_path / "wards.csv").write_text("\n".join(["ward,age,label,weight", *rows]))
+    text = succeed("wards.csv", "--column", "ward")
+    assert "--weight weight" in text
+    text = succeed("wards.csv", "--column", "ward", "--weight", "weight")
+    assert "weight: how much a row counts" in text
+    assert "sum of weights" in text
+    assert "of equal weight" in text
+    assert "taken as an input" not in text
+    assert "pflego run --data wards.csv --column ward --weight weight" in text
+    shown = CliRunner().invoke(app, ["data", "show", "wards.csv", "--column", "ward", "--weight", "weight"])
+    assert "sum of weights" in shown.stdout
+    (tmp_path / "wards.csv").write_text("\n".join(["ward,age,label,weight", *rows, "a,3,1,-2"]))
+    refused = check("wards.csv", "--column", "ward", "--weight", "weight")
+    assert refused.exit_code == 2
+    assert "row 41" in refused.stderr
+
+
 def test_it_shows_clients_columns_and_classes(path: Path) -> None:
     text = succeed(path, *OPTIONS, "--drop", "patient")
     rows = table(text)

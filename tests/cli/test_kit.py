@@ -30,6 +30,17 @@ def test_a_kit_of_settings_is_read_by_a_light_client(tmp_path: Path) -> None:
     )
 
 
+def test_a_kit_of_weighted_data_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{'ab'[k % 2]},{k * k},{k % 2},{1 + k % 4}" for k in range(40)]
+    (tmp_path / "wards.csv").write_text("\n".join(["ward,age,label,w", *rows]))
+    settings = f'data = "{tmp_path / "wards.csv"}"\ncolumn = "ward"\nweight = "w"\n'
+    (tmp_path / "settings.toml").write_text(settings)
+    words = ["kit", tmp_path / "settings.toml", "--out", tmp_path / "kit"]
+    assert_refused(words, "weights", monkeypatch, capfd)
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [([], "--shape"), (["--shape", "x"], "shape"), (["--shape", "8", "--dtype", "word"], "dtype")],

@@ -26,6 +26,25 @@ def test_classes_are_counted_over_all_clients() -> None:
     assert counts == [("cat", 2, 0, 1), ("dog", 3, 1, 2), ("eel", 2, 2, 1)]
 
 
+def test_weights_are_summed_up_and_how_many_samples_tell_as_much() -> None:
+    x, y = RNG.normal(size=(4, 3)), np.array([0, 1, 0, 1])
+    a = pflego.Client("a", x, y, weights=np.array([0, 1, 1, 2]))
+    found = examined(a, client("b", [0, 1]))
+    # 0, 1, 1, 2, 1, 1: 6^2 / 8
+    said = "training samples have weights from 0 to 2, 1 of them 0: 6 tell as much as 4.5 of equal weight"
+    assert said in found.facts
+    assert not any("weight" in fact for fact in examined(client("b", [0, 1])).facts)
+
+
+@pytest.mark.parametrize("name", ["weight", "Sample_Weight", "sample-weights", "sampleweight", "wt"])
+def test_an_input_that_is_called_like_weights_is_pointed_out(name: str) -> None:
+    features = (Feature(name, "number", mean=(1.0,)), Feature("height", "number", mean=(0.0,)))
+    schema = Schema("table", (2,), "float32", "classification", features=features, class_names=("0", "1"))
+    two = client("a", [0, 1] * 6, x=RNG.normal(size=(12, 2)))
+    [said] = [words for words in examined(two, schema=schema).warnings if "--weight" in words]
+    assert said.startswith(f"{name} is taken as an input")
+
+
 def test_how_alike_clients_are_is_said() -> None:
     found = examined(client("a", [0, 1, 2]), client("b", [1, 2]), client("c", [2, 3]))
     # classes 1 and 2 by a and b, 2 by a and c, 2 by b and c: four in three pairs

@@ -11,6 +11,7 @@ import pflego
 from pflego import PFLEGO, Client, DataError, Federation, Model, train
 from pflego.federation.roster import ClientId
 from pflego.learning.task import Classification, Regression
+from tests.support.reference import world
 
 X = np.arange(6.0).reshape(3, 2)
 Y = np.array([4, 0, 4])
@@ -425,3 +426,69 @@ def test_ids_are_texts_or_whole_numbers_and_no_two_have_one_name() -> None:
     for odd in (True, [1], None):  # True == 1, and would be found
         with pytest.raises(DataError, match="id must be"):
             federation.client(odd)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [1.0, -0.5, 1.0],
+        [1.0, float("nan"), 1.0],
+        [1.0, float("inf"), 1.0],
+        [0.0, 0.0, 0.0],
+        [1e308, 1e308, 1e308],
+        [1.0, 1.0],
+        [[1.0], [1.0], [1.0]],
+        ["1", "2", "3"],
+        1.0,
+    ],
+    ids=str,
+)
+def test_weights_that_say_nothing_are_refused(weights: object) -> None:
+    with pytest.raises(DataError):
+        Client("a", X, Y, weights=weights)  # type: ignore[arg-type]
+
+
+def test_a_wrong_weight_is_refused_by_row() -> None:
+    with pytest.raises(DataError, match="row 1"):
+        Client("a", X, Y, weights=np.array([1, -1, 1]))
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32, np.bool_])
+def test_weights_are_numbers_from_zero_on(kind: type) -> None:
+    client = Client("a", X, Y, weights=np.array([0, 1, 1]).astype(kind))
+    assert client.weights is not None
+    assert client.weights.tolist() == [0.0, 1.0, 1.0]
+    assert client.mass == 2.0
+    assert Client("a", X, Y).mass == 3.0
+
+
+def test_a_lazy_federation_is_told_of_weights() -> None:
+    whole = world(weighted=True).federation
+
+    def lazy(masses: object) -> Federation:
+        return Federation.lazy(
+            whole.ids,
+            whole.client,
+            sizes=whole.sizes,
+            classes=whole.classes,
+            masses=masses,  # type: ignore[arg-type]
+        )
+
+    assert lazy(whole.masses).weighted
+    assert lazy(whole.masses)[1].weights is not None
+    for told in (None, [1.0] * 5):
+        with pytest.raises(DataError):
+            lazy(told)[1]
+    for wrong in ([1.0], [0.0] * 5, [float("nan")] * 5, ["x"] * 5):
+        with pytest.raises(DataError):
+            lazy(wrong)
+
+
+def test_weights_tell_one_federation_from_another() -> None:
+    twin = world(weighted=True)
+    others = [
+        pflego.Client(c.id, c.x_train, c.y_train, c.x_test, c.y_test, weights=c.weights.flip(0))  # type: ignore[union-attr]
+        for c in twin.federation
+    ]
+    assert pflego.Federation(others).fingerprint() != twin.federation.fingerprint()
+    assert world().federation.fingerprint() != twin.federation.fingerprint()

@@ -31,13 +31,26 @@ class Site:
     x: F64
     t: F64
     softmax: bool = True
+    s: F64 | None = None  # weights of the samples; None: all alike
+    mean: float = 1.0  # of the weights of the whole client
 
     @property
     def n(self) -> int:
         return len(self.x)
 
+    @property
+    def mass(self) -> float:
+        """How much it counts by samples."""
+        return self.n if self.s is None else float(self.s.sum())
+
+    @property
+    def shares(self) -> F64:
+        """What each sample's loss is multiplied by: of a mini-batch, so that it is the client's loss on average."""
+        return np.full(self.n, 1 / self.n) if self.s is None else self.s / self.mean / self.n
+
     def part(self, samples: npt.NDArray[np.int64]) -> Site:
-        return Site(self.x[samples], self.t[samples], self.softmax)
+        s = None if self.s is None else self.s[samples]
+        return Site(self.x[samples], self.t[samples], self.softmax, s, self.mean)
 
 
 @dataclass
@@ -62,16 +75,16 @@ def loss(net: Net, W: F64, site: Site) -> float:
     phi = net.phi(site.x)
     z = phi @ W[:, :-1].T + W[:, -1]
     if not site.softmax:
-        return float(((z - site.t) ** 2).sum(axis=1).mean() / 2)
+        return float(((z - site.t) ** 2).sum(axis=1) @ site.shares / 2)
     top = z.max(axis=1)
     logsum = np.log(np.exp(z - top[:, None]).sum(axis=1)) + top
-    return float((logsum - (z * site.t).sum(axis=1)).mean())
+    return float((logsum - (z * site.t).sum(axis=1)) @ site.shares)
 
 
 def gradients(net: Net, W: F64, site: Site) -> tuple[F64, F64, F64]:
     """Give dV, dv and dW of the mean loss."""
     phi = net.phi(site.x)
-    residual = (link(phi @ W[:, :-1].T + W[:, -1], site.softmax) - site.t) / site.n
+    residual = (link(phi @ W[:, :-1].T + W[:, -1], site.softmax) - site.t) * site.shares[:, None]
     dW = np.concatenate([residual.T @ phi, residual.sum(axis=0)[:, None]], axis=1)
     pre = (residual @ W[:, :-1]) * (1 if net.linear else 1 - phi**2)
     return pre.T @ site.x, pre.sum(axis=0), dW
@@ -108,8 +121,8 @@ class World:
 
     @property
     def alphas(self) -> list[float]:
-        total = sum(site.n for site in self.sites)
-        return [site.n / total for site in self.sites]
+        total = sum(site.mass for site in self.sites)
+        return [site.mass / total for site in self.sites]
 
     def rows(self, i: int) -> list[int]:
         """Which of W_0's rows belong to client i."""
@@ -122,10 +135,15 @@ class World:
 
 
 def world(
-    *, dtype: torch.dtype = torch.float64, clients: int = 5, regression: bool = False, seed: int = 0
+    *,
+    dtype: torch.dtype = torch.float64,
+    clients: int = 5,
+    regression: bool = False,
+    seed: int = 0,
+    weighted: bool = False,
 ) -> World:
-    """Make unequal clients: 7, 12, 17, ... samples with 2, 3, 4, 2, ... of 6 classes."""
-    rng = np.random.default_rng(seed)
+    """Make unequal clients: 7, 12, 17, ... samples with 2, 3, 4, 2, ... of 6 classes; weighted: some of them 0."""
+    rng, drawn = np.random.default_rng(seed), np.random.default_rng(seed + 1)
     D, M = 6, 4
     members, sites, heads = [], [], []
     for i in range(clients):
@@ -140,8 +158,10 @@ def world(
                 np.concatenate([np.arange(len(classes)), rng.integers(len(classes), size=n - len(classes))])
             ]
             t = (y[:, None] == classes).astype(float)
-        members.append(pflego.Client(f"c{i}", x, y, x[:4], y[:4]))
-        sites.append(Site(x, t, softmax=not regression))
+        s = drawn.uniform(0.2, 4, size=n) * (np.arange(n) % 5 > 0) if weighted else None
+        members.append(pflego.Client(f"c{i}", x, y, x[:4], y[:4], weights=s))
+        mean = 1.0 if s is None else float(s.mean())
+        sites.append(Site(x, t, softmax=not regression, s=s, mean=mean))
         heads.append(np.zeros((t.shape[1], M + 1)))
     net = Net(rng.normal(size=(M, D)) / 2, rng.normal(size=M) / 2)
     layer = nn.Linear(D, M, dtype=dtype)

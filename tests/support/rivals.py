@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -125,7 +125,7 @@ class Simulation:
 
     def weights(self, members: Sequence[int], scale: float | None) -> dict[int, float]:
         """w_i: shares that sum to one over the members, or with a scale I/r, shares of all clients times it."""
-        counts = self.counts or [site.n for site in self.sites]
+        counts = self.counts or [site.mass for site in self.sites]
         total = sum(counts[i] for i in members) if scale is None else sum(counts) / scale
         return {i: counts[i] / total for i in members}
 
@@ -335,7 +335,7 @@ def complex_gradient(value: Callable[[Params], Any], w: Params) -> Params:
 def complex_loss(w: Params, site: Site) -> Any:
     """The mean cross-entropy, also of complex parameters."""
     z = np.tanh(site.x @ w["V"].T + w["v"]) @ w["W"][:, :-1].T + w["W"][:, -1]
-    return (np.log(np.exp(z).sum(axis=1)) - (z * site.t).sum(axis=1)).mean()
+    return (np.log(np.exp(z).sum(axis=1)) - (z * site.t).sum(axis=1)) @ site.shares
 
 
 def uga(tau: int, beta: float, **how: Any) -> Client:
@@ -789,14 +789,14 @@ def combined_heads(twin: World) -> Simulation:
 def local_sites(twin: World) -> list[Site]:
     """labels="local": everybody has as many outputs as the client with the most classes."""
     widest = max(site.t.shape[1] for site in twin.sites)
-    return [Site(s.x, np.pad(s.t, ((0, 0), (0, widest - s.t.shape[1]))), s.softmax) for s in twin.sites]
+    return [replace(s, t=np.pad(s.t, ((0, 0), (0, widest - s.t.shape[1])))) for s in twin.sites]
 
 
 def global_sites(twin: World) -> list[Site]:
     """labels="global": an output for every class of the federation."""
     classes = np.array(twin.federation.classes)
     return [
-        Site(site.x, (client.y_train.numpy()[:, None] == classes).astype(float))
+        replace(site, t=(client.y_train.numpy()[:, None] == classes).astype(float))
         for site, client in zip(twin.sites, twin.federation, strict=True)
     ]
 

@@ -241,7 +241,9 @@ def _halves(client: Client, seed: int) -> tuple[Client, Client]:
     if not client.y_train.is_floating_point():
         shuffled = shuffled[np.argsort(client.y_train.numpy()[shuffled], kind="stable")]
     first, second = (
-        Client(f"{client.id} {name}", client.x_train[own], client.y_train[own])
+        Client(
+            f"{client.id} {name}", client.x_train[own], client.y_train[own], weights=client.weights_of(own)
+        )
         for name, own in (("a", shuffled[::2]), ("b", shuffled[1::2]))
     )
     return first, second
@@ -252,7 +254,8 @@ def _some(client: Client, seed: int) -> Client:
     if len(client.x_train) <= _MOST_SAMPLES:
         return client
     drawn = numpy_generator(seed, "some", client=client.id).permutation(len(client.x_train))[:_MOST_SAMPLES]
-    return Client(client.id, client.x_train[drawn], client.y_train[drawn])
+    weights = client.weights_of(drawn)
+    return Client(client.id, client.x_train[drawn], client.y_train[drawn], weights=weights)
 
 
 def _features(model: Model, weights: Weights, client: Client) -> torch.Tensor:

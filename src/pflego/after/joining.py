@@ -71,11 +71,12 @@ def enlarged(
     first = federation[0]
     Federation([first, client])  # the same task and shapes, or an error that says what differs
     entry = {"client": client.id, **({"data": data} if data else {}), "fingerprint": _fingerprint(client)}
-    classes = federation.classes
+    classes, weighted = federation.classes, federation.weighted or client.weights is not None
     return Federation.lazy(
         [*federation.ids, client.id],
         lambda client_id: client if client_id == client.id else federation.client(client_id),
         sizes=np.append(federation.sizes, len(client.x_train)),
+        masses=np.append(federation.masses, client.mass) if weighted else None,
         classes=None if classes is None else sorted({*classes, *client.classes.tolist()}),
         most_classes=None if classes is None else max(federation.most_classes or 0, len(client.classes)),
         source={**federation.source, JOINED: [*_entries(federation.source), entry]},
@@ -272,7 +273,8 @@ def _entries(source: Mapping[str, object]) -> list[dict[str, object]]:
 def _fingerprint(client: Client) -> str:
     """Digest a client's data: a file that has changed since is noticed."""
     digest = blake2b(digest_size=12)
-    for tensor in (client.x_train, client.y_train, client.x_test, client.y_test):
+    weights = [] if client.weights is None else [client.weights]
+    for tensor in (client.x_train, client.y_train, client.x_test, client.y_test, *weights):
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}\0".encode())
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

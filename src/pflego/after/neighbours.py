@@ -27,6 +27,7 @@ from pflego.errors import SettingError
 from pflego.learning.evaluation import Row, Score, table
 from pflego.learning.problem import Problem
 from pflego.learning.task import Classification, Task
+from pflego.learning.weighted import labels_in, plain
 from pflego.randomness import torch_generator
 from pflego.runs.run import Run
 from pflego.weights import Weights
@@ -121,7 +122,8 @@ class Memory:
         """Pass a client's samples through its model once."""
         features = problem.features(weights)
         outputs = problem.head.outputs(weights, features)
-        return cls(problem.client.id, problem.task, features, problem.targets, outputs)
+        labels = labels_in(problem.task, problem.targets)
+        return cls(problem.client.id, plain(problem.task), features, labels, outputs)
 
     def choose(self, search: Search, seed: int) -> Choice:
         """Choose k and lambda; without two samples there is nothing to choose by, and the model is alone."""

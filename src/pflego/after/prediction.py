@@ -89,7 +89,8 @@ def judged_on(run: Run, samples: Samples, owners: Sequence[ClientId]) -> Run:
 
     def load(client_id: ClientId) -> Client:
         client = run.federation.client(client_id)
-        return Client(client_id, client.x_train, client.y_train, x[tests[client_id]], y[tests[client_id]])
+        own = tests[client_id]
+        return Client(client_id, client.x_train, client.y_train, x[own], y[own], weights=client.weights)
 
     return of_clients(run, list(tests), load)
 
@@ -97,10 +98,12 @@ def judged_on(run: Run, samples: Samples, owners: Sequence[ClientId]) -> Run:
 def of_clients(run: Run, ids: Sequence[ClientId], load: Callable[[ClientId], Client] | None = None) -> Run:
     """Give a run of some of its clients alone, each with the model it has."""
     whole = run.federation
+    places = [whole.position(client_id) for client_id in ids]
     federation = Federation.lazy(
         ids,
         load or whole.client,
-        sizes=whole.sizes[[whole.position(client_id) for client_id in ids]],
+        sizes=whole.sizes[places],
+        masses=whole.masses[places] if whole.weighted else None,
         classes=whole.classes,
         most_classes=whole.most_classes,
         source=whole.source,

@@ -4,7 +4,7 @@
     server      P_c = sum_i a_i S_ic / sum_i a_i n_ic
 
 With a_i = N_i / N every sample counts the same, with a_i = 1/I every client; a class that nobody who answered has
-keeps the mean it had. A regression is all one class.
+keeps the mean it had. A regression is all one class. Where samples have weights, they count by these.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pflego.learning.model import Model
 from pflego.learning.problem import FeatureTerm, Problem
+from pflego.learning.weighted import average, labels_in
 from pflego.weights import Weights
 
 MEANS = "class/means"  # shared: P, (classes, M)
@@ -33,14 +34,18 @@ def classes_of(problem: Problem) -> Tensor:
     """Give the class of every training sample, by its place among those of the federation."""
     if len(problem.classes) == 0:
         return torch.zeros(problem.samples, dtype=torch.long, device=problem.device)
-    return problem.rows[problem.targets.argmax(dim=1)]
+    return problem.rows[labels_in(problem.task, problem.targets).argmax(dim=1)]
 
 
 def class_sums(problem: Problem, features: Tensor, classes: int) -> Weights:
     """Give what a client sends: S_i and n_i of its training samples."""
     own, features = classes_of(problem), features.to(problem.model.weight_dtype)
+    each = features.new_ones(len(own))
+    if (weights := problem.weights) is not None:
+        each = weights.to(features)
+        features = features * each[:, None]
     sums = features.new_zeros(classes, features.shape[1]).index_add_(0, own, features)
-    counts = features.new_zeros(classes).index_add_(0, own, features.new_ones(len(own)))
+    counts = features.new_zeros(classes).index_add_(0, own, each)
     return {SUMS: sums / problem.samples, SHARES: counts / problem.samples}
 
 
@@ -60,13 +65,13 @@ def pull(shared: Weights, problem: Problem, strength: float) -> FeatureTerm | No
 
     None where there is nothing to pull to.
     """
-    own = classes_of(problem)
+    own, weights = classes_of(problem), problem.weights
     goals, known = shared[MEANS][own], shared[KNOWN][own]  # (samples, M), (samples,)
     if not strength or not known.any():
         return None
 
     def term(features: Tensor, places: Tensor) -> Tensor:
         distances = (features - goals[places]).square().mean(dim=1)
-        return strength * (known[places] * distances).mean()
+        return strength * average(known[places] * distances, weights if weights is None else weights[places])
 
     return term

@@ -35,6 +35,7 @@ from pflego.exchange.round import Round, Update
 from pflego.learning.heads import HEAD, LinearHead
 from pflego.learning.model import Model
 from pflego.learning.problem import Problem
+from pflego.learning.weighted import average
 from pflego.weights import Weights, minus, plus
 
 SHIFT = "shift"  # b_i, (M,)
@@ -132,36 +133,39 @@ class FedDBE(FedAvg):
     ) -> tuple[Weights, Tensor]:
         """Take a round's steps; give model and shift, and the running mean of the features."""
         weights, known = {**_model(shared), **state}, bool(shared[KNOWN])
-        masks = problem.masks()
+        masks, each = problem.masks(), problem.weights
         moving = only or [name for name in weights if known or name != SHIFT]
         goal, share = shared[MEAN], self.mean_share
         running, sliced = torch.zeros_like(goal), False
         strength = self.kappa * share / len(goal) if known else 0.0
 
-        def note(features: Tensor) -> None:
+        def mean_of(features: Tensor, places: Tensor) -> Tensor:
+            return average(features.to(goal), each if each is None else each[places])
+
+        def note(features: Tensor, places: Tensor) -> None:
             nonlocal running
-            running = torch.lerp(running, features.detach().to(goal).mean(dim=0), share)
+            running = torch.lerp(running, mean_of(features.detach(), places), share)
 
         def pull(features: Tensor, places: Tensor) -> Tensor:
             """Give a term with the gradient of kappa/(2M) |m_i - m|^2, of a batch or a slice of it."""
             if not sliced:
-                note(features)
-            return features.to(goal).mean(dim=0) @ (strength * (running - goal))
+                note(features, places)
+            return mean_of(features, places) @ (strength * (running - goal))
 
         def gradient(weights: Weights, batch: Tensor | None) -> Weights:
             nonlocal sliced
             model, count = _shifted(weights), problem.samples if batch is None else len(batch)
             sliced = masks is None and problem.slice is not None and problem.slice < count
             if sliced:  # the pull needs the mean of them all: one more pass
-                note(problem.features(model, batch))
+                note(problem.features(model, batch), torch.arange(count) if batch is None else batch)
             return _unshifted(weights, problem.gradient(model, batch, on_features=pull, masks=masks))
 
         rate = self.rate_of(
             problem,
             weights,
             moving,
-            on_features=lambda features, _: (
-                strength / 2 * (features.to(goal).mean(dim=0) - goal).square().sum()
+            on_features=lambda features, places: (
+                strength / 2 * (mean_of(features, places) - goal).square().sum()
             ),
             model_at=_shifted,
         )

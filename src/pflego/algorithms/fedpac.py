@@ -11,7 +11,8 @@
 
 over the clients j of the cohort that i was in. p_ic is the share of class c, h_ic = p_ic times the mean feature of the
 class, and v_i = (mean_x |phi(x)|^2 - sum_c |h_ic|^2) / N_i: the variance of a head and its bias at another client, so
-that heads come from clients with the same classes and features. All heads have an output for every class.
+that heads come from clients with the same classes and features. All heads have an output for every class. Where samples
+have weights, N_i in v_i is the number of equal ones that would tell as much.
 
 V_i reaches client i when it next takes part; until then its model has the head that it trained itself, W_i. V_i is
 W_0, the same for all, before the first time. tau is `steps`, s `body_steps`, beta `client_lr`, beta_h `head_lr`. The
@@ -42,6 +43,7 @@ from pflego.federation.roster import ClientId
 from pflego.learning.heads import is_head
 from pflego.learning.model import Model
 from pflego.learning.problem import Labels, Problem
+from pflego.learning.weighted import average, effective_samples
 from pflego.randomness import torch_generator
 from pflego.weights import Weights, minus, plus, weighted_sum
 
@@ -186,8 +188,8 @@ def head_shares(biases: Tensor, variances: Tensor) -> Tensor:
 def _statistics(problem: Problem, features: Tensor, classes: int) -> Weights:
     """h_i and v_i of a client's features."""
     bias = class_means.class_sums(problem, features, classes)[class_means.SUMS]
-    square = features.to(bias).square().sum(dim=1).mean()
-    variance = (square - bias.square().sum()) / problem.samples
+    square = average(features.to(bias).square().sum(dim=1), problem.weights)
+    variance = (square - bias.square().sum()) / effective_samples(problem.samples, problem.weights)
     return {_BIAS: bias, _VARIANCE: variance.clamp(min=0)}
 
 

@@ -13,6 +13,7 @@ Round t, client i:
     server      (theta, W)_{t+1} = (theta, W)_t + their means, by N_i over the participants
 
 A class that client i has not, n_c = 0, has no part in its generic loss, so that it does not unlearn what others teach.
+Where samples have weights, n_c is their sum.
 The other side of that: classes that nobody has together are told apart by nothing in W. On digits with two of ten
 classes a client FedAvg's model was by far the better generic one, with five they were level. Two models are served:
 W + P_i for the client, W for whoever comes without data (`serve`); of a finished run, W is in `run.shared`. P_i = 0 at
@@ -39,6 +40,7 @@ from pflego.learning.heads import HEAD, LinearHead
 from pflego.learning.heads.fit import fit_head
 from pflego.learning.model import Model
 from pflego.learning.problem import Problem
+from pflego.learning.weighted import labels_in
 from pflego.weights import Weights, minus
 
 _OWN = f"own/{HEAD}"  # P_i
@@ -142,11 +144,15 @@ class _Balance:
     """A client's generic loss: log n_c stands in the bias of the classes it has, and the others are left out."""
 
     def __init__(self, problem: Problem) -> None:
-        counts = problem.targets.sum(dim=0)  # n_c, (K,)
+        labels, weights = labels_in(problem.task, problem.targets), problem.weights
+        counts = (labels if weights is None else labels * weights[:, None]).sum(dim=0)  # n_c, (K,)
         if len(problem.classes) == 0:
             counts = torch.ones_like(counts)
         self.held = counts.nonzero().squeeze(1)
         self.prior = counts[self.held].log()
+        self.columns = self.held  # of the targets: the last one has weights, where samples have them
+        if weights is not None:
+            self.columns = torch.cat([self.held, self.held.new_tensor([len(counts)])])
         self.head = problem.model.head(len(self.held))
         self.task = problem.task
 
@@ -154,7 +160,7 @@ class _Balance:
         """Compute the gradient of the balanced loss with respect to W, (K, M + 1), and to the features."""
         held = head[self.held]
         held[:, -1] += self.prior
-        found = self.head.gradient({HEAD: held}, features, targets[:, self.held], self.task)
+        found = self.head.gradient({HEAD: held}, features, targets[:, self.columns], self.task)
         gradient = torch.zeros_like(head)
         gradient[self.held] = found.head[HEAD]
         return gradient, found.features

@@ -266,5 +266,11 @@ def _roughness(problem: Problem, features: Tensor, constant: float, batch_size: 
     """Say how much less smooth a mini-batch's loss is than that of all samples, as a linear head sees it."""
     if batch_size is None or batch_size >= problem.samples or not constant:
         return 1.0
-    largest = problem.task.curvature * float(features.double().square().sum(dim=1).max() + 1)
+    largest = problem.task.curvature * _largest_square(features.double(), problem.weights)
     return max(1.0, expected_smoothness(constant, largest, problem.samples, batch_size) / constant)
+
+
+def _largest_square(features: Tensor, weights: Tensor | None) -> float:
+    """Give the largest |phi|^2 + 1 of all samples, each times its weight."""
+    squares = features.square().sum(dim=1)
+    return float(squares.max() + 1) if weights is None else float((weights * (squares + 1)).max())

@@ -28,6 +28,7 @@ from pflego.algorithms.registry import method
 from pflego.declaration import Positive, Strength
 from pflego.exchange.round import Round, Update
 from pflego.learning.problem import FeatureTerm, Problem
+from pflego.learning.weighted import average
 from pflego.weights import Weights, minus, of_prefix, with_prefix
 
 _PREVIOUS = "previous/"  # of the names of the state: the backbone of the client's previous round
@@ -81,11 +82,13 @@ class MOON(FedAvg):
 
     def _contrast(self, received: Weights, previous: Weights, problem: Problem) -> FeatureTerm:
         near, far = problem.features(received), problem.features(previous)  # (samples, M)
+        weights = problem.weights
 
         def term(features: Tensor, places: Tensor) -> Tensor:
             to_near = functional.cosine_similarity(features, near[places])
             to_far = functional.cosine_similarity(features, far[places])
-            return self.mu * functional.softplus((to_far - to_near) / self.temperature).mean()
+            terms = functional.softplus((to_far - to_near) / self.temperature)
+            return self.mu * average(terms, weights if weights is None else weights[places])
 
         return term
 

@@ -87,6 +87,10 @@ def holdings(name: str, federation: Federation) -> Table:
         lines["classes"] = ([len(client.classes) for client in members], len(federation.classes))
     for label, (values, total) in lines.items():
         table.add_row(label, f"{min(values):,}", f"{median(values):,.10g}", f"{max(values):,}", f"{total:,}")
+    if federation.weighted:
+        sums = federation.masses.tolist()
+        figures = (min(sums), median(sums), max(sums), sum(sums))
+        table.add_row("sum of weights", *(f"{figure:,.6g}" for figure in figures))
     return table
 
 
@@ -107,6 +111,8 @@ def _tables(findings: Findings) -> Iterator[Table]:
         if len(features) > _SHOWN:
             rest = sum(feature.width for feature in features[_SHOWN:])
             columns.add_row(f"{len(features) - _SHOWN} more", "", str(rest))
+        if findings.schema.weight is not None:
+            columns.add_row(escape(findings.schema.weight), "weight: how much a row counts", "0")
         yield columns
     if classes := findings.classes:
         named = Table(f"class ({escape(findings.schema.label)})" if findings.schema.label else "class")

@@ -128,6 +128,11 @@ def _of_app(path: Path, shape: tuple[int, ...] | None, dtype: str | None) -> _Pa
 
 
 def _task(federation: Federation) -> tuple[str, Sequence[int]]:
+    if federation.weighted:
+        raise SettingError(
+            "a client without torch counts every sample alike, and these data have weights: leave weight out "
+            "(--weight), or let sites with torch take part"
+        )
     classes = federation.classes
     return ("regression", ()) if classes is None else ("classification", classes)
 

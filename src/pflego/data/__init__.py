@@ -52,6 +52,7 @@ def load(
     category: Sequence[str] | None = None,
     ordered: Sequence[str] | None = None,
     date: Sequence[str] | None = None,
+    weight: str | None = None,
     scale: bool | None = None,
     gaps: Gaps | None = None,
     size: int | str | None = None,
@@ -128,6 +129,10 @@ def load(
         number like any other: "size=small<medium<large".
     date
         Columns of dates, which become days since 1970, a number like any other; any number of times.
+    weight
+        Column of weights, numbers from 0 on: how much each training row counts; all alike, if not given. In .npz files,
+        the array of this name, or <weight>_train. A client's loss is the weighted mean, and clients that count by
+        samples count by the sums of their weights. Tests count every row alike.
     scale
         Bring a table's numbers to mean 0 and standard deviation 1, as is done if not given. These are the mean and
         deviation of all clients' training rows; labels of a regression are scaled, too.
@@ -160,7 +165,9 @@ def load(
     if isinstance(seed, bool) or not isinstance(seed, Integral):
         raise SettingError(f"seed must be a whole number, not {shortened(seed)}")
     wanted = Partition(clients, classes_per_client, partition, alpha, column)
-    reading = Reading(label, task, test_share, drop, category, ordered, date, scale, gaps, size, schema)
+    reading = Reading(
+        label, task, test_share, drop, category, ordered, date, weight, scale, gaps, size, schema
+    )
     differing = Shift(shift, groups, label_noise)
     source: dict[str, object] = {"data": str(data)} if isinstance(data, str | Path) else {}
     if own.is_own(data):
@@ -183,11 +190,11 @@ def load(
                 str(data), reading, data_dir=data_dir, seed=seed, leave_out=leave_out or ()
             )
             return _with_own_clients(pool, pool.ids or [], wanted, {**source, "data_seed": seed})
-        replace(reading, test_share=None).refuse_all(
+        replace(reading, test_share=None, weight=None).refuse_all(
             f"for data of your own, in tables or folders, not for {data}"
         )
         found = data_set(str(data), data_dir=data_dir, wanted=preparation, seed=seed)
-        made = None
+        found, made = found if weight is None else found.weighted_by(weight), None
     division = divide(found, wanted, seed=seed)
     source |= {**division.settings, **found.prepared, **differing.settings, "data_seed": seed}
     x_train, x_test = _shares(found.x_train, division.train), _shares(found.x_test, division.test)
@@ -198,12 +205,15 @@ def load(
         _picture(found),
         seed=seed,
     )
+    weights: Sequence[Array | None] = [None] * len(division.ids)
+    if found.weights is not None:
+        weights = _shares(found.weights, division.train)
     stay = range(len(division.ids))
     if leave_out:
         source["leave_out"] = list(leave_out)
         stay = staying(division.ids, leave_out)
     return Federation(
-        [Client(division.ids[k], *shares[k]) for k in stay],
+        [Client(division.ids[k], *shares[k], weights=weights[k]) for k in stay],
         source=source,
         schema=made,
     )
@@ -223,7 +233,7 @@ def _with_own_clients(
     if pool.left_out:
         source["leave_out"] = list(pool.left_out)
     return Federation(
-        [Client(client_id, *share) for client_id, share in zip(ids, pool.shares, strict=True)],
+        [pool.client(position, client_id) for position, client_id in enumerate(ids)],
         source={**source, "clients": count, **pool.settings},
         schema=pool.schema,
     )
@@ -238,7 +248,8 @@ def _undivided(pool: Pool, wanted: Partition) -> DataSet:
             f"{pool.name}: nothing says whose a sample is: name the clients{which}, or divide it among some, "
             f"clients=20 (--clients 20)"
         )
-    return DataSet(pool.name, *pool.shares[0], prepared=pool.settings)
+    weights = None if pool.weights is None else pool.weights[0]
+    return DataSet(pool.name, *pool.shares[0], prepared=pool.settings, weights=weights)
 
 
 def _picture(found: DataSet) -> Sequence[int]:

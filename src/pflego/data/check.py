@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,16 @@ _LARGE = 50  # inputs beyond this want to be scaled
 _SHOWN = 5  # names in a sentence
 _CODES = 8  # different whole numbers, of which a column of codes may have no more
 _ROUNDING = 1e-3  # that scaling and its undoing leave of a whole number
+_WEIGHTS = {
+    "weight",
+    "weights",
+    "wt",
+    "wgt",
+    "pweight",
+    "fweight",
+    "iweight",
+    "perwt",
+}  # what weights are called
 
 
 @dataclass(frozen=True)
@@ -45,9 +56,11 @@ def examine(federation: Federation) -> Findings:
     schema, members = schema_of(federation), list(federation)
     classes = _classes(federation, members, schema)
     facts = [_inputs(schema), _testing(federation, members)]
+    facts += _weights(federation, members, schema)
     facts += [_targets(members, schema)] if federation.classes is None else _overlap(classes, members)
     warnings = [
         *(_codes(members, schema) if federation.source.get("data") not in TABLES else []),
+        *_weight_like(schema),
         *_unscaled(members, schema),
         *_leaks(members),
         *_poor(members),
@@ -105,6 +118,43 @@ def _targets(members: Sequence[Client], schema: Schema) -> str:
         f"a regression: the label goes from {numbers.min():.5g} to {numbers.max():.5g}, its mean is "
         f"{numbers.mean():.5g}, its standard deviation {numbers.std():.5g}{scaled}; rmse is in its own unit"
     )
+
+
+def _weights(federation: Federation, members: Sequence[Client], schema: Schema) -> list[str]:
+    """Say how much training samples count, and how many of equal weight would tell as much: (sum s)^2 / sum s^2."""
+    if not federation.weighted:
+        return []
+    each = np.concatenate(
+        [
+            np.ones(len(client.y_train)) if client.weights is None else client.weights.numpy()
+            for client in members
+        ]
+    )
+    effective = each.sum() ** 2 / (each**2).sum()
+    name = "" if schema.weight is None else f" {schema.weight!r}"
+    zeros = int((each == 0).sum())
+    without = f", {zeros} of them 0" if zeros else ""
+    return [
+        f"training samples have weights{name} from {each.min():.5g} to {each.max():.5g}{without}: "
+        f"{len(each)} tell as much as {effective:.4g} of equal weight"
+    ]
+
+
+def _weight_like(schema: Schema) -> list[str]:
+    """Name the columns that are inputs, and called like weights of rows."""
+    if schema.weight is not None:
+        return []
+    called = [
+        feature.name
+        for feature in schema.features
+        if feature.kind == "number"
+        and feature.name.lower().replace("-", "_").removeprefix("sample").strip("_") in _WEIGHTS
+    ]
+    return [
+        f"{name} is taken as an input: if it says how much a row counts, say weight={name!r} "
+        f"(--weight {shlex.quote(name)})"
+        for name in called
+    ]
 
 
 def _classes(federation: Federation, members: Sequence[Client], schema: Schema) -> list[ClassCount]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pflego.data.blocks import Array
@@ -38,7 +38,8 @@ class DataSet:
     """x (samples, ...) and y (samples,), for training and for testing.
 
     `columns` are further values a sample, (training, testing), by which it can be divided; `clients` names
-    the one that says by nature whose a sample is; `prepared` are the settings that made it what it is.
+    the one that says by nature whose a sample is; `prepared` are the settings that made it what it is; `weights`
+    say how much each training sample counts, None: all alike.
     """
 
     name: str
@@ -49,6 +50,16 @@ class DataSet:
     columns: Mapping[str, tuple[Array, Array]] = field(default_factory=dict)
     clients: str | None = None
     prepared: Mapping[str, object] = field(default_factory=dict)
+    weights: Array | None = None
+
+    def weighted_by(self, column: str) -> DataSet:
+        """Take a column as the weights of samples."""
+        if column not in self.columns:
+            held = f"it has {', '.join(self.columns)}" if self.columns else "it has none"
+            raise DataError(
+                f"{self.name}: no column {column!r} of weights; {held} (<column>_train and <column>_test)"
+            )
+        return replace(self, weights=self.columns[column][0], prepared={**self.prepared, "weight": column})
 
 
 def from_arrays(name: str, arrays: Mapping[str, Array], place: Path) -> DataSet:

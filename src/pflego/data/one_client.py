@@ -37,13 +37,13 @@ def read_client(
     if format_of(path) == "npz" and path.is_file():
         parts = _by_names(arrays.read(path), schema)
         schema = _widened(schema, _named_in(parts))
-        pool = arrays.pool(
-            {client_id: parts}, str(path), Reading(schema=schema, test_share=test_share), seed=seed
-        )
+        weights = None if schema.weight is None else {client_id: arrays.read_weights(path, schema.weight)}
+        reading = Reading(schema=schema, test_share=test_share)
+        pool = arrays.pool({client_id: parts}, str(path), reading, seed=seed, weights=weights)
     else:
         schema = _widened(schema, _classes_in(path, schema) if schema.class_names else [])
         pool = own.read(path, Reading(schema=schema, test_share=test_share), column=None, ids=None, seed=seed)
-    return Client(client_id, *pool.shares[_place(pool, client_id, path)]), schema
+    return pool.client(_place(pool, client_id, path), client_id), schema
 
 
 def _place(pool: Pool, client_id: ClientId, path: Path) -> int:

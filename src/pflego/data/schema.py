@@ -79,8 +79,9 @@ class Schema:
         "classification" or "regression".
     features
         The columns that are inputs, in their order; none for arrays and for folders of pictures.
-    label, client
-        The columns of labels and of client ids; None where there is no such column.
+    label, client, weight
+        The columns of labels, of client ids, and of how much each row counts; None where there is no such column. Of
+        arrays, the name of the one with weights.
     class_names
         The classes by their ids; none in regression.
     label_mean, label_scale
@@ -100,6 +101,7 @@ class Schema:
     label_mean: float = 0.0
     label_scale: float = 1.0
     fill: bool = False
+    weight: str | None = None
 
     @property
     def inputs(self) -> int:
@@ -127,7 +129,8 @@ class Schema:
 
     def to_json(self) -> str:
         """Write it down, one line per column."""
-        facts = {key: value for key, value in asdict(self).items() if key != "features"}
+        absent = {"features", *(["weight"] if self.weight is None else [])}
+        facts = {key: value for key, value in asdict(self).items() if key not in absent}
         head = json.dumps({"format": _FORMAT, **facts}, indent=1, ensure_ascii=False).removesuffix("\n}")
         columns = ",\n  ".join(
             json.dumps({key: value for key, value in asdict(feature).items() if value}, ensure_ascii=False)
@@ -187,11 +190,13 @@ def _check(schema: Schema) -> None:
     _each("label_mean and label_scale", (schema.label_mean, schema.label_scale), float)
     if schema.label_scale == 0 or not isinstance(schema.fill, bool):
         raise DataError("label_scale must not be 0, and fill be true or false")
-    for name in ("label", "client"):
+    for name in ("label", "client", "weight"):
         if not isinstance(value := getattr(schema, name), str | None):
             raise DataError(f"{name} must be the name of a column, not {shortened(value)}")
     for feature in schema.features:
         _check_feature(feature)
+    if schema.weight in {schema.label, schema.client, *(f.name for f in schema.features)} - {None}:
+        raise DataError(f"its column of weights, {schema.weight!r}, is something else too")
     widths = sum(feature.width for feature in schema.features)
     if schema.kind == "table" and (not schema.features or schema.shape != (widths,)):
         raise DataError(f"its columns give {widths} inputs, its shape is {schema.shape}")

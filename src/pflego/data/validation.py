@@ -46,4 +46,4 @@ def _held_out(client: Client, share: float, seed: int, by_class: bool) -> Client
     )
     kept = np.setdiff1d(np.arange(len(labels)), held)
     x, y = client.x_train, client.y_train
-    return Client(client.id, x[kept], y[kept], x[held], y[held])
+    return Client(client.id, x[kept], y[kept], x[held], y[held], weights=client.weights_of(kept))

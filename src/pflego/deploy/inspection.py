@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from pflego.deploy.flower.desk import Desk, rehearse
@@ -70,11 +70,11 @@ def inspect(app: Path, node_config: str) -> Inspection:
     )
     desk = Desk.of(assignment, client, common, schema, device=site.device)
     desk.model.check(client.x_train[:8])
-    sent = unpack_facts(pack({}, asdict(facts))).facts
+    sent = unpack_facts(pack({}, facts.said)).facts
     played, secure = rehearse(desk), config.deployment.secure
     measured = {name: metric.how for exchange in played for name, metric in exchange.metrics.items()}
     return Inspection(
-        once={name: sent[name] for name in asdict(facts)},
+        once={name: sent[name] for name in facts.said},
         message=[line for exchange in played for line in _lines(exchange.sent)],
         metrics=_figures(measured, private=assignment.privacy is not None, secure=secure),
         privacy=assignment.privacy,
@@ -103,9 +103,11 @@ def _lines(weights: Weights) -> list[Line]:
 
 
 def _data(client: Client) -> Weights:
+    weights = {} if client.weights is None else {"training weights": client.weights}
     return {
         "training inputs": client.x_train,
         "training labels": client.y_train,
+        **weights,
         "test inputs": client.x_test,
         "test labels": client.y_test,
     }

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from pflego.algorithms.base import Algorithm
 from pflego.engines.base import Engine, Gathered, Outcome, Rehearsing, Turn, Work
@@ -31,7 +30,7 @@ from pflego.exchange.weighting import (
     cohort_weights,
     correction,
 )
-from pflego.federation.roster import ClientId
+from pflego.federation.roster import ClientId, Masses
 from pflego.weights import (
     Weights,
     elementwise_largest,
@@ -113,7 +112,7 @@ class Exchange:
     def of(
         cls,
         algorithm: Algorithm,
-        sizes: npt.NDArray[np.int64],
+        masses: Masses,
         *,
         expected: float | None = None,
         weighting: WeightingName = "samples",
@@ -122,12 +121,12 @@ class Exchange:
         transforms: Sequence[Transform] = (),
         seed: int = 0,
     ) -> Exchange:
-        """Make the exchange of a federation of clients with these sample counts, the same in every round.
+        """Make the exchange of clients with these sample counts, or sums of weights, the same in every round.
 
         r is everybody if not given.
         """
-        scale = 1.0 if expected is None else len(sizes) / expected
-        always = Standing(WEIGHTINGS[weighting](np.asarray(sizes)), np.full(len(sizes), scale))
+        scale = 1.0 if expected is None else len(masses) / expected
+        always = Standing(WEIGHTINGS[weighting](masses), np.full(len(masses), scale))
         return cls(algorithm, lambda number: always, aggregation, missing, transforms, seed)
 
     @property

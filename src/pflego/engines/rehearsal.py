@@ -62,7 +62,7 @@ def rehearse(
     """
     shared = algorithm.init_shared(problems.model, problems.outputs, seed)
     recorder = _Recorder(engine)
-    exchange = Exchange.of(algorithm, problems.federation.sizes, seed=seed)
+    exchange = Exchange.of(algorithm, problems.federation.masses, seed=seed)
     ids = problems.federation.ids
     exchange.play(recorder, 1, to(shared, problems.device), {}, [0], ids=ids, keep=states.update)
     return recorder.seen

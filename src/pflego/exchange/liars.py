@@ -27,13 +27,12 @@ from statistics import NormalDist
 from typing import Annotated, ClassVar, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from pflego.declaration import InPython, Limits, NotNegative, Positive, check_fields
 from pflego.errors import SettingError, UserError
 from pflego.exchange.round import Round
-from pflego.federation.roster import Client, ClientId, Federation
+from pflego.federation.roster import Client, ClientId, Federation, Masses
 from pflego.randomness import numpy_generator, torch_generator
 from pflego.weights import Weights, norm
 
@@ -60,7 +59,7 @@ class Lie:
         changed = [v for f in fields(self) if (v := getattr(self, f.name)) != f.default]
         return ":".join([self.word, *(f"{value:g}" for value in changed)])
 
-    def counts(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def counts(self, samples: Masses) -> Masses:
         """Say how many samples liars claim to have."""
         return samples
 
@@ -150,8 +149,10 @@ class FalseCounts(Lie):
     word = "samples"
     times: Positive = 10.0
 
-    def counts(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """f N_i, at least one."""
+    def counts(self, samples: Masses) -> Masses:
+        """f N_i, at least one; of weights, f times their sum."""
+        if samples.dtype.kind == "f":
+            return np.asarray(self.times * samples)
         return np.asarray(np.maximum(1, np.rint(self.times * samples)), dtype=np.int64)
 
 
@@ -172,7 +173,7 @@ class FlippedLabels(Lie):
         else:
             known = torch.tensor(classes)
             turned = known.flip(0)[torch.searchsorted(known, labels)]
-        return Client(client.id, client.x_train, turned, client.x_test, client.y_test)
+        return _relabelled(client, turned)
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ class ShuffledLabels(Lie):
         """Permute the training labels; tests stay."""
         drawn = numpy_generator(seed, "shuffled labels", client=client.id)
         order = torch.from_numpy(drawn.permutation(len(client.y_train)))
-        return Client(client.id, client.x_train, client.y_train[order], client.x_test, client.y_test)
+        return _relabelled(client, client.y_train[order])
 
 
 @dataclass(frozen=True)
@@ -275,11 +276,9 @@ class Liars:
         """Draw the positions of those who lie."""
         return _drawn(len(ids), max(1, round(self.share * len(ids))), seed)
 
-    def counts(
-        self, ids: Sequence[ClientId], sizes: npt.NDArray[np.int64], *, seed: int
-    ) -> npt.NDArray[np.int64]:
-        """Give the sample counts that the server is told."""
-        liars, told = sorted(self.who(ids, seed=seed)), sizes.copy()
+    def counts(self, ids: Sequence[ClientId], masses: Masses, *, seed: int) -> Masses:
+        """Give the sample counts, or sums of weights, that the server is told."""
+        liars, told = sorted(self.who(ids, seed=seed)), masses.copy()
         for lie in self.lies:
             told[liars] = lie.counts(told[liars])
         return told
@@ -305,6 +304,7 @@ class Liars:
             federation.ids,
             load,
             sizes=federation.sizes,
+            masses=federation.masses if federation.weighted else None,
             classes=federation.classes,
             most_classes=federation.most_classes,
             source=federation.source,
@@ -316,6 +316,12 @@ class Liars:
         for lie in self.lies:
             sent = lie.told(sent, now, asked)
         return sent
+
+
+def _relabelled(client: Client, labels: torch.Tensor) -> Client:
+    """Give a client with other training labels."""
+    x, x_test, y_test = client.x_train, client.x_test, client.y_test
+    return Client(client.id, x, labels, x_test, y_test, weights=client.weights)
 
 
 def lie_of(text: str) -> list[Lie]:

@@ -26,6 +26,8 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pflego.federation.roster import Masses
+
 Floats: TypeAlias = npt.NDArray[np.float64]
 Missing: TypeAlias = Literal["zero", "renormalise", "normalise", "inverse"]
 Kind: TypeAlias = Literal["unbiased", "normalised"]
@@ -35,19 +37,19 @@ WeightingName: TypeAlias = Literal["samples", "equal"]
 class Weighting(Protocol):
     """Says whose loss counts how much."""
 
-    def __call__(self, sizes: npt.NDArray[np.int64]) -> Floats:
-        """Give a_i of all clients from their sample counts; they sum to one."""
+    def __call__(self, masses: Masses) -> Floats:
+        """Give a_i of all clients from their sample counts, or the sums of their weights; they sum to one."""
         ...
 
 
-def by_samples(sizes: npt.NDArray[np.int64]) -> Floats:
-    """a_i = N_i / sum_j N_j, the paper's alpha_i: every sample counts the same."""
-    return np.asarray(sizes / sizes.sum())
+def by_samples(masses: Masses) -> Floats:
+    """a_i = N_i / sum_j N_j, the paper's alpha_i: every sample counts the same, or by its weight."""
+    return np.asarray(masses / masses.sum())
 
 
-def equally(sizes: npt.NDArray[np.int64]) -> Floats:
+def equally(masses: Masses) -> Floats:
     """a_i = 1 / I: every client counts the same, whatever its size."""
-    return np.full(len(sizes), 1 / len(sizes))
+    return np.full(len(masses), 1 / len(masses))
 
 
 WEIGHTINGS: dict[WeightingName, Weighting] = {"samples": by_samples, "equal": equally}

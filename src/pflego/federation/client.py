@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from math import inf
 from numbers import Integral
 from typing import TypeAlias
 
@@ -36,6 +37,10 @@ class Client:
     x_test, y_test
         The same for testing; may be left out or empty. A test label that never occurs in training counts as
         an error of the client's model.
+    weights
+        How much each training sample counts in the loss, one number from 0 on per sample, not all 0; None: all alike.
+        The client's loss is their weighted mean, and with weighting="samples" it counts by their sum. Tests count
+        every sample alike.
 
     uint8 inputs are taken as images and divided by 255 where they are used; they stay bytes until then.
 
@@ -50,6 +55,8 @@ class Client:
         y_train: Array,
         x_test: Array | None = None,
         y_test: Array | None = None,
+        *,
+        weights: Array | None = None,
     ) -> None:
         self.id = id = checked_id(id)  # noqa: A001 - the name of the attribute
         self.x_train, self.y_train = _samples(f"client {id!r}, training data", x_train, y_train)
@@ -61,6 +68,7 @@ class Client:
             self.x_test, self.y_test = self.x_train[:0], self.y_train[:0]
         else:
             self.x_test, self.y_test = _samples(f"client {id!r}, test data", x_test, y_test)
+        self.weights = None if weights is None else _weights(f"client {id!r}", weights, len(self.x_train))
         for what, train, test in [
             ("inputs", self.x_train, self.x_test),
             ("labels", self.y_train, self.y_test),
@@ -85,6 +93,15 @@ class Client:
             return torch.tensor(sorted(set(self.y_train.tolist())))
         found: Tensor = torch.unique(self.y_train)
         return found
+
+    @property
+    def mass(self) -> float:
+        """How much it counts with weighting="samples": the sum of its weights, or how many samples it has."""
+        return float(len(self.y_train)) if self.weights is None else float(self.weights.sum())
+
+    def weights_of(self, rows: Tensor | npt.NDArray[np.int64]) -> Tensor | None:
+        """Give the weights of some training samples, by their positions; None: all count alike."""
+        return None if self.weights is None else self.weights[rows]
 
     def __repr__(self) -> str:
         return f"Client({self.id!r}, {len(self.x_train)} training and {len(self.x_test)} test samples)"
@@ -128,6 +145,26 @@ def _samples(where: str, x: Array, y: Array) -> tuple[Tensor, Tensor]:
         row = int((labels < 0).nonzero()[0])
         raise DataError(f"{where}: the label in row {row} is {int(labels[row])}; classes are numbered from 0")
     return inputs, labels
+
+
+def _weights(where: str, values: Array, samples: int) -> Tensor:
+    """Check the weights of training samples: numbers from 0 on, not all 0."""
+    weights = _tensor(f"{where}, weights", values).double()
+    if weights.shape != (samples,):
+        raise DataError(
+            f"{where}: weights of shape {tuple(weights.shape)}, but {samples} training samples: give one per sample"
+        )
+    if (wrong := ~(weights.isfinite() & (weights >= 0))).any():
+        row = int(wrong.nonzero()[0])
+        raise DataError(
+            f"{where}: the weight in row {row} is {float(weights[row])}; give a number from 0 on, or drop the sample"
+        )
+    if not 0 < float(weights.sum()) < inf:
+        raise DataError(
+            f"{where}: its weights sum to {float(weights.sum()):g}, and must to a number above 0: give some training "
+            f"sample a weight, or leave the client out"
+        )
+    return weights
 
 
 def _tensor(where: str, values: Array) -> Tensor:

@@ -27,9 +27,15 @@ class Member:
 
     id: ClientId
     samples: int  # as it said when it joined
-    counted: int  # of them, how many it counted for then
+    counted: float  # of them, how many it counted for then; or of the sum of their weights
     tests: int  # samples that its model is tried on
     key: str  # a digest of its node's public key; empty: any node may speak for it
+    mass: float | None = None  # the sum of its samples' weights, as it said; None: they have none
+
+    @property
+    def claimed(self) -> float:
+        """How much it said it counts: by its samples, or by the sum of their weights."""
+        return self.samples if self.mass is None else self.mass
 
 
 @dataclass(frozen=True)
@@ -98,16 +104,19 @@ class Members:
         )
 
     def federation(
-        self, *, sizes: Sequence[int] | None = None, awaited: Sequence[ClientId] = ()
+        self, *, counted: Sequence[float] | None = None, awaited: Sequence[ClientId] = ()
     ) -> RemoteFederation:
         """Make the federation as the round loop knows it: its data are elsewhere.
 
-        sizes: how many samples clients count for; if not given, those they counted for when they joined. awaited: who
-        may come later.
+        counted: how many samples, or what sums of weights, clients count for; if not given, those they counted for when
+        they joined. awaited: who may come later.
         """
+        counts = [member.counted for member in self.clients] if counted is None else counted
+        weighted = any(member.mass is not None for member in self.clients)
         return RemoteFederation(
             [member.id for member in self.clients],
-            sizes=[member.counted for member in self.clients] if sizes is None else sizes,
+            sizes=[member.samples for member in self.clients] if weighted else counts,
+            masses=counts if weighted else None,
             classes=self.classes or None,
             outputs=self.outputs,
             most_classes=self.most_classes or None,

@@ -29,7 +29,7 @@ class RemoteFederation(Federation):
 
     Parameters
     ----------
-    ids, sizes, classes, most_classes, source, schema
+    ids, sizes, classes, most_classes, masses, source, schema
         As in `Federation.lazy`.
     outputs
         How many outputs a model for everybody has.
@@ -52,6 +52,7 @@ class RemoteFederation(Federation):
         classes: Sequence[int] | None,
         outputs: int,
         most_classes: int | None = None,
+        masses: npt.ArrayLike | None = None,
         unit: float = 1.0,
         population: Population | None = None,
         awaited: Sequence[ClientId] = (),
@@ -63,6 +64,7 @@ class RemoteFederation(Federation):
             ids,
             _refuse,
             sizes=sizes,
+            masses=masses,
             classes=classes,
             most_classes=most_classes,
             source=source,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from numbers import Integral
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -22,9 +22,14 @@ from pflego.learning.task import Classification, Regression, Task
 if TYPE_CHECKING:
     from pflego.data.schema import Schema
 
+Masses: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64]  # sample counts, or sums of weights
+
 
 class Federation:
     """The clients, and what the server may know of them: ids, sample counts, the kind of task.
+
+    `masses` are what clients count by with weighting="samples": the sums of their weights where `weighted`, sample
+    counts otherwise. Where some clients have weights and others none, each sample of the others has weight 1.
 
     `Federation(clients)` holds them all. `Federation.lazy(...)` holds none: it asks for a client when it is
     needed, so that a million clients are a number and not a list of tensors.
@@ -66,6 +71,9 @@ class Federation:
             [client.id for client in clients],
             members.__getitem__,
             sizes=np.array([len(client.x_train) for client in clients]),
+            masses=[client.mass for client in clients]
+            if any(c.weights is not None for c in clients)
+            else None,
             classes=classes,
             most_classes=None if classes is None else max(len(client.classes) for client in clients),
             source=source,
@@ -81,6 +89,7 @@ class Federation:
         sizes: npt.ArrayLike,
         classes: Sequence[int] | None,
         most_classes: int | None = None,
+        masses: npt.ArrayLike | None = None,
         source: Mapping[str, object] | None = None,
         schema: Schema | None = None,
     ) -> Federation:
@@ -98,6 +107,8 @@ class Federation:
             All classes of the federation, or None for regression.
         most_classes
             The most classes that one client holds; all of them if not given.
+        masses
+            The sum of each client's weights, in the order of ids, where samples have weights.
         source
             How the federation was made, for the record of a run.
         schema
@@ -105,7 +116,14 @@ class Federation:
         """
         self = cls.__new__(cls)
         self._describe(
-            ids, load, sizes=sizes, classes=classes, most_classes=most_classes, source=source, schema=schema
+            ids,
+            load,
+            sizes=sizes,
+            masses=masses,
+            classes=classes,
+            most_classes=most_classes,
+            source=source,
+            schema=schema,
         )
         return self
 
@@ -115,6 +133,7 @@ class Federation:
         load: Callable[[ClientId], Client],
         *,
         sizes: npt.ArrayLike,
+        masses: npt.ArrayLike | None,
         classes: Sequence[int] | None,
         most_classes: int | None,
         source: Mapping[str, object] | None,
@@ -148,6 +167,8 @@ class Federation:
                 raise DataError(f"two clients are called {twice!r}: every client needs an id of its own")
         self.ids = ids
         self.sizes = sizes
+        self.weighted = masses is not None
+        self.masses: Masses = sizes if masses is None else _checked_masses(masses, count)
         self.most_classes = most_classes
         self.samples = int(sizes.sum())
         self.classes = None if classes is None else sorted(classes)
@@ -184,6 +205,12 @@ class Federation:
             raise DataError(
                 f"client {client.id!r} has {len(client.x_train)} training samples, but the federation was told of "
                 f"{int(self.sizes[position])}: sizes decide how much a client counts"
+            )
+        told = float(self.masses[position])
+        if (client.weights is not None or self.weighted) and abs(client.mass - told) > 1e-6 * told:
+            raise DataError(
+                f"client {client.id!r} has weights that sum to {client.mass:g}, but the federation was told of "
+                f"{told:g}: give Federation.lazy masses=, the sum of each client's weights"
             )
         if self._of_bytes is None:
             self._of_bytes = client.x_train.dtype == torch.uint8
@@ -241,7 +268,10 @@ class Federation:
 
     def _add_data(self, digest: blake2b) -> None:
         first = self[0]
-        for tensor in (first.x_train, first.y_train, first.x_test, first.y_test):
+        tensors = [first.x_train, first.y_train, first.x_test, first.y_test]
+        if self.weighted:
+            tensors += [torch.tensor(self.masses), *([] if first.weights is None else [first.weights])]
+        for tensor in tensors:
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
 
     def __repr__(self) -> str:
@@ -268,6 +298,16 @@ def _members(clients: object) -> list[Client]:
     return members
 
 
+def _checked_masses(masses: npt.ArrayLike, clients: int) -> npt.NDArray[np.float64]:
+    try:
+        found = np.asarray(masses, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"masses must be a number for each client: {error}") from error
+    if found.shape != (clients,) or not (np.isfinite(found) & (found > 0)).all():
+        raise DataError(f"a federation of {clients} clients needs as many masses, numbers above 0")
+    return found
+
+
 def _class_ids(classes: object) -> list[int]:
     if not isinstance(classes, Iterable) or isinstance(classes, str | bytes):
         raise DataError(f"classes must be a list of class ids, not {shortened(classes)}")
@@ -290,4 +330,4 @@ def _some(ids: Sequence[ClientId]) -> str:
     return shown if len(ids) <= 5 else f"{shown}, ... ({len(ids)} in all)"
 
 
-__all__ = ["Array", "Client", "ClientId", "Federation", "check_federation"]
+__all__ = ["Array", "Client", "ClientId", "Federation", "Masses", "check_federation"]

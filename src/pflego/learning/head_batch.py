@@ -20,6 +20,7 @@ from pflego.learning.heads import HEAD, Descent, HeadGradient
 from pflego.learning.problem import Problem
 from pflego.learning.task import Task
 from pflego.learning.theory import ITERATIONS, first_vector
+from pflego.learning.weighted import weights_in
 from pflego.weights import Weights
 
 
@@ -44,7 +45,7 @@ class HeadBatch:
 
     @cached_property
     def targets(self) -> Tensor:
-        """Their labels, (C, n, K)."""
+        """Their labels, (C, n, K), and weights in one more column where samples have them."""
         return pad_sequence([problem.targets for problem in self.problems], batch_first=True)
 
     @cached_property
@@ -54,12 +55,16 @@ class HeadBatch:
         return torch.tensor(sizes, dtype=self.phi.dtype, device=self.phi.device)[:, None, None]
 
     def smoothness(self) -> list[float]:
-        """c lambda_max(Phi^T Phi / n) of every client, by the power method."""
+        """c lambda_max(Phi^T Phi / n) of every client, its samples' weights included, by the power method."""
+        each = [weights_in(self.task, problem.targets) for problem in self.problems]
+        counted = self.phi
+        if known := [own for own in each if own is not None]:
+            counted = self.phi * pad_sequence(known, batch_first=True)[:, :, None]
         first = first_vector(self.phi.shape[2]).to(self.phi)
         now = first.expand(len(self.parts), -1)[:, :, None]  # (C, M + 1, 1)
         for _ in range(ITERATIONS):
             now = now / now.norm(dim=1, keepdim=True)
-            now = self.phi.mT @ (self.phi @ now) / self.counts
+            now = counted.mT @ (self.phi @ now) / self.counts
         return [self.task.curvature * size for size in now.norm(dim=1).flatten().tolist()]
 
     def descend(self, heads: Sequence[Weights], steps: int, descents: Sequence[Descent]) -> list[Weights]:

@@ -34,6 +34,7 @@ from pflego.learning.streaming import Streaming as Streaming
 from pflego.learning.streaming import TrunkPasses as TrunkPasses
 from pflego.learning.task import Task
 from pflego.learning.trunk import BeyondTrunk
+from pflego.learning.weighted import weights_in, with_weights
 from pflego.randomness import torch_generator
 from pflego.weights import Weights, weighted_sum
 
@@ -53,7 +54,7 @@ class Passed:
 
 
 class Problem:
-    """A client's loss l_i(W, theta), eq. (clientloss), and its gradients."""
+    """A client's loss l_i(W, theta), eq. (clientloss), and its gradients. Test results count every sample alike."""
 
     def __init__(
         self,
@@ -194,8 +195,13 @@ class Problem:
 
     @cached_property
     def targets(self) -> Tensor:
-        """The training labels as the loss takes them."""
-        return self.targets_of(self.client.y_train)
+        """The training labels as the loss takes them, with the weights of samples where they have any."""
+        return with_weights(self.task, self.targets_of(self.client.y_train), self.client.weights)
+
+    @property
+    def weights(self) -> Tensor | None:
+        """How much each sample counts, (samples,), 1 on average over the client; None: all alike."""
+        return weights_in(self.task, self.targets)
 
     def new_head(self, how: HeadInit, seed: int) -> Weights:
         """Give this client's first head, a function of the seed and its id."""
@@ -411,7 +417,7 @@ class Problem:
         return torch.cat(features), self.targets_of(y)
 
     def targets_of(self, y: Tensor) -> Tensor:
-        """Give labels as the loss takes them, (samples, outputs)."""
+        """Give labels as the loss takes them, (samples, outputs), without weights."""
         targets = self.task.targets(y, self.classes, self.model.weight_dtype)
         if targets.shape[1] < self.outputs:
             targets = functional.pad(targets, (0, self.outputs - targets.shape[1]))

@@ -13,7 +13,9 @@ from pflego.federation.roster import Client, Federation
 from pflego.learning.model import Model
 from pflego.learning.problem import Problem
 from pflego.learning.streaming import Labels, LabelSpace, Streaming
+from pflego.learning.task import Task
 from pflego.learning.trunk import BeyondTrunk, Trunk
+from pflego.learning.weighted import Weighted
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,5 @@ class Problems:
         return self._problem(client, self.model)
 
     def _problem(self, client: Client, model: Model) -> Problem:
-        return Problem(
-            client, model, self.federation.task, self.device, space=self._space, streaming=self.streaming
-        )
+        task: Task = Weighted(self.federation.task) if self.federation.weighted else self.federation.task
+        return Problem(client, model, task, self.device, space=self._space, streaming=self.streaming)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pflego.learning.evaluation import Score
+from pflego.learning.weighted import plain
 from pflego.weights import Weights
 
 if TYPE_CHECKING:
@@ -54,14 +55,14 @@ def scores_together(problems: Sequence[Problem], models: Sequence[Weights]) -> l
 
 def _score(problem: Problem, weights: Weights, features: Tensor, targets: Tensor) -> Score:
     with torch.no_grad():
-        z, task = problem.head.outputs(weights, features), problem.task
+        z, task = problem.head.outputs(weights, features), plain(problem.task)
         loss = float(task.loss(z, targets)) if task.known(targets) else nan
         return Score(z.shape[0], loss if isfinite(loss) else None, float(task.scores(z, targets).sum()))
 
 
 def _scores(problems: Sequence[Problem], z: Sequence[Tensor]) -> list[Score]:
     """Score the outputs of clients, all (samples, K): a call for all of them, and sums over each one's samples."""
-    task = problems[0].task
+    task = plain(problems[0].task)
     outputs, targets = torch.cat(list(z)), torch.cat([p.targets_of(p.client.y_test) for p in problems])
     losses, known = task.losses(outputs, targets)
     table = torch.stack([losses.double(), known.double(), task.scores(outputs, targets).double()])

@@ -19,9 +19,20 @@ TaskName: TypeAlias = Literal["classification", "regression"]
 class Task(Protocol):
     """What heads, evaluation and reports ask of a task."""
 
-    metric: ClassVar[str]  # its name: history has participants_<metric> and everyone_<metric>
-    higher_is_better: ClassVar[bool]
-    curvature: ClassVar[float]  # the most that the Hessian of a sample's loss with respect to z can reach
+    @property
+    def metric(self) -> str:
+        """Its name: history has participants_<metric> and everyone_<metric>."""
+        ...
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger metric is a better one."""
+        ...
+
+    @property
+    def curvature(self) -> float:
+        """The most that the Hessian of a sample's loss with respect to z can reach."""
+        ...
 
     def targets(self, y: Tensor, classes: Tensor, dtype: torch.dtype) -> Tensor:
         """t, (samples, outputs), from labels."""

@@ -6,7 +6,8 @@ column of ones,
 
     L_i = c lambda_max(Phi_i^T Phi_i / N_i)        c = 1/2 for the softmax, 1 for half the squared error
 
-holds everywhere, since the Hessian of one sample's loss with respect to its outputs never exceeds c. For the
+holds everywhere, since the Hessian of one sample's loss with respect to its outputs never exceeds c. Where samples have
+weights w of mean 1 (weighted.py), Phi_i^T diag(w) Phi_i takes the place of Phi_i^T Phi_i. For the
 backbone, or a head that is not linear, L is measured where the weights are, by power iteration on
 Hessian-vector products.
 """
@@ -60,8 +61,10 @@ def power_iteration(
     return value
 
 
-def head_smoothness(features: Tensor, task: Task, iterations: int = ITERATIONS) -> float:
-    """L_i of a linear head on features, (samples, M), its bias included.
+def head_smoothness(
+    features: Tensor, task: Task, weights: Tensor | None = None, iterations: int = ITERATIONS
+) -> float:
+    """L_i of a linear head on features, (samples, M), its bias included; samples may have weights, (samples,).
 
     >>> from pflego.learning.task import Regression
     >>> round(head_smoothness(torch.tensor([[2.0], [-2.0]]), Regression()), 4)
@@ -73,6 +76,7 @@ def head_smoothness(features: Tensor, task: Task, iterations: int = ITERATIONS) 
     for _ in range(iterations):
         vector = vector / size
         z = torch.addmv(vector[-1].expand(n), features, vector[:-1])  # (n,)
+        z = z if weights is None else z * weights
         vector = torch.cat([features.T @ z, z.sum()[None]]) / n  # Phi^T Phi v / n
         size = torch.linalg.vector_norm(vector)
     return task.curvature * float(size)

@@ -130,6 +130,7 @@ class BeyondTrunk(Client):
     def __init__(self, trunk: Trunk, problem: Problem) -> None:
         client = problem.client
         self.id, self.y_train, self.y_test = client.id, client.y_train, client.y_test
+        self.weights = client.weights
         self.__dict__["classes"] = client.classes
         self.passed = 0  # training samples that went through the trunk for this problem
         self._trunk, self._whole = trunk, problem

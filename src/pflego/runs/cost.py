@@ -111,7 +111,7 @@ def measure(
     first = Problems(federation, model, labels=algorithm.labels)[position]
     state = to(algorithm.init_state(first, seed), place)
     mean = expected(participation, federation.ids, seed=seed)
-    exchange = Exchange.of(algorithm, federation.sizes, expected=mean, seed=seed)
+    exchange = Exchange.of(algorithm, federation.masses, expected=mean, seed=seed)
     return client_cost(exchange, problems, position, shared, state)
 
 

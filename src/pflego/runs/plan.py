@@ -74,18 +74,18 @@ class Plan:
 
     def _standings(self, federation: Federation) -> Callable[[int], Standing]:
         """Give how much clients count by round; what does not change is computed once."""
-        ids, sizes = federation.ids, federation.sizes
+        ids, masses = federation.ids, federation.masses
         if self.liars is not None:
-            sizes = self.liars.counts(ids, sizes, seed=self.seed)
+            masses = self.liars.counts(ids, masses, seed=self.seed)
         arrival = 1 - self.network.dropout if self.missing == "inverse" else 1.0
 
         def standing(number: int) -> Standing:
             if self.population is None:
                 inverse = scales(self.participation, ids, number=number, seed=self._lottery)
-                return Standing(WEIGHTINGS[self.weighting](sizes), inverse, arrival)
+                return Standing(WEIGHTINGS[self.weighting](masses), inverse, arrival)
             present = np.flatnonzero(self.there(number, ids))
             importance, inverse = np.zeros(len(ids)), np.ones(len(ids))
-            importance[present] = WEIGHTINGS[self.weighting](sizes[present])
+            importance[present] = WEIGHTINGS[self.weighting](masses[present])
             named = [ids[position] for position in present.tolist()]
             inverse[present] = scales(self.participation, named, number=number, seed=self.seed)
             return Standing(importance, inverse, arrival)

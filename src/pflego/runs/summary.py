@@ -119,7 +119,7 @@ class Summary:
         participants = [value for _, value in curves["participants"][-LAST:]]
 
         silent = never_heard(run)
-        importance = WEIGHTINGS[run.plan.weighting](run.federation.sizes)
+        importance = WEIGHTINGS[run.plan.weighting](run.federation.masses)
 
         def values(key: str) -> list[float]:
             return [row.get(key) or 0 for row in history]

@@ -139,7 +139,8 @@ def train(
         normalise the weights of those that arrived in every round, missing or not. inverse: divide each weight by the
         probability that the client takes part and its reply arrives, for every method.
     weighting
-        Whose loss counts how much: by samples, as in the paper, or every client equal.
+        Whose loss counts how much: by samples, as in the paper, or every client equal. Samples that have weights count
+        by these.
     objective
         What is minimised instead of the mean loss: qfair:1, cvar:0.1 or agnostic:0.01, for methods whose clients send
         the gradient of their full loss. In Python `QFair(q)`, `CVaR(tail)`, `Agnostic(rate)`.

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 import pflego
+from pflego.algorithms.registry import find_method
 from pflego.data.schema import Schema
 from pflego.deploy.folder import write_app
+from pflego.deploy.inspection import inspect
 from pflego.deploy.own_model import own_run
 from tests.support.grid import Node
 from tests.support.sites import CONFIG, train
@@ -24,31 +26,113 @@ PRICE = 250_000.0  # what the prices of houses scatter by, about
 @pytest.fixture
 def nodes(tmp_path: Path) -> dict[int, Node]:
     """Three sites with the prices of houses."""
+    return settled(tmp_path)
+
+
+def settled(folder: Path, weight: str | None = None) -> dict[int, Node]:
+    """Give three sites the prices of houses, and a column of weights that are larger at some of them."""
     rng = np.random.default_rng(0)
-    tables = {}
-    for name in NAMES:
+    head, tables = "rooms,age,price" + (f",{weight}" if weight else ""), {}
+    for position, name in enumerate(NAMES):
         rooms, age = rng.uniform(1, 9, 40), rng.uniform(0, 90, 40)
         price = PRICE * (2 + 0.5 * rooms - 0.01 * age + 0.1 * rng.normal(size=40))
         tables[name] = [f"{r:.2f},{a:.1f},{p:.0f}" for r, a, p in zip(rooms, age, price, strict=True)]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["rooms,age,price", *tables[name]]) + "\n")
+        if weight:
+            each = np.random.default_rng(position).uniform(0, 1 + position, 40)
+            tables[name] = [f"{row},{s:.3f}" for row, s in zip(tables[name], each, strict=True)]
+        (folder / f"{name}.csv").write_text("\n".join([head, *tables[name]]) + "\n")
     everything = [f"{name},{row}" for name, rows in tables.items() for row in rows]
-    (tmp_path / "all.csv").write_text("\n".join(["client,rooms,age,price", *everything]) + "\n")
-    schema = pflego.load(tmp_path / "all.csv", label="price", column="client", task="regression").schema
+    (folder / "all.csv").write_text("\n".join([f"client,{head}", *everything]) + "\n")
+    schema = pflego.load(
+        folder / "all.csv", label="price", column="client", task="regression", weight=weight
+    ).schema
     assert schema is not None
-    (tmp_path / "schema.json").write_text(schema.to_json())
+    (folder / "schema.json").write_text(schema.to_json())
     return {
         position: Node(
             {
                 "client-id": name,
-                "data": str(tmp_path / f"{name}.csv"),
-                "schema": str(tmp_path / "schema.json"),
-                "state": str(tmp_path / name),
+                "data": str(folder / f"{name}.csv"),
+                "schema": str(folder / "schema.json"),
+                "state": str(folder / name),
                 "device": "cpu",
             },
             key=name.encode(),
         )
         for position, name in enumerate(NAMES)
     }
+
+
+@pytest.mark.parametrize("method", ["pflego", "fedavg"])
+def test_sites_with_weights_train_as_in_one_process(method: str, tmp_path: Path) -> None:
+    nodes = settled(tmp_path, "w")
+    rate = {"client_lr": 0.1} if method == "fedavg" else {}
+    run = train(
+        nodes, tmp_path / "server", rounds=2, algorithm=method, **rate, **{"min-clients": 3, "max-share": 1.0}
+    )
+    federation = pflego.load(tmp_path / "all.csv", schema=tmp_path / "schema.json")
+    assert federation.weighted
+    np.testing.assert_allclose(run.federation.masses, federation.masses)
+    theirs = pflego.train(
+        federation,
+        pflego.models.build("mlp", (2,), seed=5),
+        find_method(method)(**{"steps": CONFIG["steps"], **rate}),
+        rounds=2,
+        seed=5,
+        evaluate_every=2,
+        device="cpu",
+    )
+    for name, tensor in theirs.shared.items():
+        torch.testing.assert_close(run.shared[name], tensor, rtol=1e-5, atol=1e-6)
+    for row, other in zip(run.history, theirs.history, strict=True):
+        assert row["loss"] == pytest.approx(other["loss"], rel=1e-4)
+    again = pflego.open_run(tmp_path / "server")
+    np.testing.assert_allclose(again.federation.masses, federation.masses)
+
+
+def test_one_sites_weights_count_for_no_more_than_its_share(tmp_path: Path) -> None:
+    run = train(settled(tmp_path, "w"), tmp_path / "server", rounds=1, **{"min-clients": 3, "max-share": 0.4})
+    masses = run.federation.masses
+    assert masses.max() == pytest.approx(0.4 * masses.sum())
+
+
+def test_weights_beyond_the_operators_limits_are_turned_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits: dict[str, int | str] = {"min-clients": 2, "sample-limits": "moor: 40"}
+    with caplog.at_level("WARNING", "flwr.pflego"):
+        run = train(settled(tmp_path, "w"), tmp_path / "server", rounds=1, wait=0.1, **limits)
+    assert run.federation.ids == ["hill", "lake"]
+    assert "sample_limits allows 40" in caplog.text
+
+
+def test_weights_that_change_during_a_run_are_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = settled(tmp_path, "w")
+    train(nodes, tmp_path / "server", rounds=1, **{"min-clients": 3})
+    head, first, *rows = (tmp_path / "lake.csv").read_text().splitlines()
+    changed = [f"{row.rpartition(',')[0]},5" for row in (first, *rows)]
+    (tmp_path / "lake.csv").write_text("\n".join([head, *changed]) + "\n")
+    with caplog.at_level("WARNING", "flwr.pflego"):
+        run = train(nodes, tmp_path / "server", rounds=2, wait=0.1, **{"min-clients": 3})
+    assert run.history[1]["missing"] == 1
+    assert "weights that sum to" in caplog.text
+
+
+def test_a_site_shows_that_the_sum_of_its_weights_leaves_it(tmp_path: Path) -> None:
+    nodes = settled(tmp_path, "w")
+    write_app(tmp_path / "app", {**CONFIG, "min-clients": 3})
+    words = " ".join(f'{name}="{value}"' for name, value in nodes[0].config.items())
+    seen = inspect(tmp_path / "app", words)
+    assert seen.once["mass"] == pytest.approx(
+        pflego.load(tmp_path / "hill.csv", schema=tmp_path / "schema.json").masses[0]
+    )
+    assert "training weights" in [line.name for line in seen.data]
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    words = " ".join(f'{name}="{value}"' for name, value in settled(plain)[0].config.items())
+    assert "mass" not in inspect(tmp_path / "app", words).once
 
 
 def test_errors_are_in_the_unit_of_the_labels(nodes: dict[int, Node], tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -44,13 +43,7 @@ def read(
     pool = _read(data, wanted, column, ids, seed, leave_out)
     if pool.ids is None or pool.left_out or not leave_out:
         return pool
-    stay = staying(pool.ids, leave_out)
-    return replace(
-        pool,
-        ids=[pool.ids[k] for k in stay],
-        shares=[pool.shares[k] for k in stay],
-        left_out=tuple(leave_out),
-    )
+    return pool.only(staying(pool.ids, leave_out), leave_out)
 
 
 def _read(

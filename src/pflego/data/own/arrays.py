@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pflego.data.blocks import Array
 from pflego.data.own.classes import is_regression, numbered
-from pflego.data.own.holdout import Share, held_out
+from pflego.data.own.holdout import Mask, Share, held_out
 from pflego.data.own.layout import Place
 from pflego.data.own.pool import Pool, Reading
 from pflego.data.problems import listed
@@ -40,7 +40,12 @@ def from_files(places: Sequence[Place], folder: Path, wanted: Reading, *, seed: 
     joined = {
         client_id: _joined(f"{folder}: client {client_id!r}", own) for client_id, own in members.items()
     }
-    return pool(joined, str(folder), wanted, seed=seed)
+    known = wanted.known()
+    weights = None
+    if name := wanted.weight if known is None else known.weight:
+        training = {"/".join(place.names): place.path for place in places if not place.test}
+        weights = {client_id: read_weights(training[str(client_id)], name) for client_id in joined}
+    return pool(joined, str(folder), wanted, seed=seed, weights=weights)
 
 
 def from_function(
@@ -55,6 +60,10 @@ def from_function(
     if len(set(names)) < len(names) or not names:
         raise DataError(f"ids must name every client once, not {listed(list(map(str, names))) or 'nobody'}")
     name = named(function)
+    wanted.refuse(
+        ["weight"],
+        f"for tables and .npz files, and {name} gives arrays without names (pflego.Client takes weights)",
+    )
     members = {}
     for client_id in names:
         with calling(f"{name}({client_id!r}) failed", DataError):
@@ -68,12 +77,22 @@ def from_function(
     return pool(members, name, wanted, seed=seed)
 
 
-def pool(members: Mapping[ClientId, Parts], place: str, wanted: Reading, *, seed: int) -> Pool:
-    """Number the classes in one way for everybody, and set test samples aside where nobody has done it."""
+def pool(
+    members: Mapping[ClientId, Parts],
+    place: str,
+    wanted: Reading,
+    *,
+    seed: int,
+    weights: Mapping[ClientId, Array] | None = None,
+) -> Pool:
+    """Number the classes in one way for everybody, and set test samples aside where nobody has done it.
+
+    weights: of every client's samples, or of those for training where these are apart.
+    """
     wanted.refuse(_OF_TABLES, f"for tables and pictures, and {place} gives arrays")
     known = wanted.known()
     if known is not None:
-        wanted.refuse(["task"], "said by the schema already")
+        wanted.refuse(["task", "weight"], "said by the schema already")
     drawn = any(len(parts) == 2 for parts in members.values())
     if not drawn:
         wanted.refuse(["test_share"], f"for data that do not say what is for testing, as {place} does")
@@ -90,20 +109,25 @@ def pool(members: Mapping[ClientId, Parts], place: str, wanted: Reading, *, seed
             f"{place}: {strange[0]!r} is no class of the schema; it has {', '.join(known.class_names)}"
         )
     numbers = known.class_names if known else names
-    shares = [
-        _share(parts, numbers, wanted.share, seed=seed, client=client_id)
-        for client_id, parts in members.items()
-    ]
+    shares, kept = [], []
+    for client_id, parts in members.items():
+        own, train = _share(parts, numbers, wanted.share, seed=seed, client=client_id)
+        shares.append(own)
+        if weights is not None:
+            kept.append(_of_training(weights[client_id], parts[1], train, f"{place}: client {client_id!r}"))
     first = shares[0][0]
     task: TaskName = "classification" if names else "regression"
-    schema = known or Schema("arrays", first.shape[1:], str(first.dtype), task, class_names=names)
+    schema = known or Schema(
+        "arrays", first.shape[1:], str(first.dtype), task, class_names=names, weight=wanted.weight
+    )
     if (schema.kind, schema.shape) != ("arrays", first.shape[1:]):
         raise DataError(
             f"{place} gives arrays of shape {first.shape[1:]} a sample, but the schema is one of {schema.kind} "
             f"of shape {schema.shape}"
         )
     resolved = {"test_share": wanted.share if drawn else None, "task": None if known else task}
-    return Pool(Path(place).name, list(members), shares, schema, wanted.settings(**resolved))
+    settings = wanted.settings(**resolved)
+    return Pool(Path(place).name, list(members), shares, schema, settings, weights=kept or None)
 
 
 def read(path: Path) -> Parts:
@@ -115,6 +139,27 @@ def read(path: Path) -> Parts:
         raise DataError(
             f"{path} has {', '.join(archive)}; it needs x and y, or x_train, y_train, x_test, y_test"
         )
+
+
+def read_weights(path: Path, name: str) -> Array:
+    """Read the weights in a client's file: an array of this name, or <name>_train."""
+    with reading(path), np.load(path, allow_pickle=False) as archive:
+        for key in (f"{name}_train", name):
+            if key in archive:
+                weights: Array = archive[key]
+                return weights
+        raise DataError(
+            f"{path} has {', '.join(archive)}, and no {name!r} or '{name}_train', the weights: add it, with 1 for "
+            f"every sample if all count alike"
+        )
+
+
+def _of_training(weights: Array, y: Array, train: Mask, who: str) -> Array:
+    if weights.shape != (len(y),):
+        raise DataError(
+            f"{who} has {len(y)} samples, but weights of shape {weights.shape}: give one per sample"
+        )
+    return weights[train]
 
 
 def _joined(who: str, parts: Mapping[bool | None, Parts]) -> Parts:
@@ -148,15 +193,20 @@ def _class_names(labels: Sequence[Array], place: str, task: str | None) -> tuple
     return numbered(np.concatenate(labels))[1]
 
 
-def _share(parts: Parts, names: tuple[str, ...], share: float, *, seed: int, client: ClientId) -> Share:
-    """Split one client's samples into training and test samples, and number its classes."""
+def _share(
+    parts: Parts, names: tuple[str, ...], share: float, *, seed: int, client: ClientId
+) -> tuple[Share, Mask]:
+    """Split one client's samples into training and test samples, and number its classes.
+
+    Give a mask, too, of those of the first part that are for training.
+    """
     ys = [numbered(y, names)[0] if names else _fractions(y) for y in parts[1::2]]
     if len(parts) == 4:
-        return parts[0], ys[0], parts[2], ys[1]
+        return (parts[0], ys[0], parts[2], ys[1]), np.ones(len(ys[0]), bool)
     x, y = parts[0], ys[0]
     kinds = y.astype(np.int64) if names else np.zeros(len(y), np.int64)
     test = held_out(kinds, share, seed=seed, client=client)
-    return x[~test], y[~test], x[test], y[test]
+    return (x[~test], y[~test], x[test], y[test]), ~test
 
 
 def _fractions(y: Array) -> Array:

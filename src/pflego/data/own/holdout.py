@@ -39,6 +39,10 @@ class Order:
         xs, ys = np.split(x, self.ends[:-1]), np.split(y, self.ends[:-1])
         return list(zip(xs[::2], ys[::2], xs[1::2], ys[1::2], strict=True))
 
+    def training(self, values: Array) -> list[Array]:
+        """Split values that are in this order into those of each client's training samples."""
+        return np.split(values, self.ends[:-1])[::2]
+
 
 def held_out(kinds: Indices, share: float, *, seed: int, client: ClientId) -> Mask:
     """Draw a client's test samples: a share of them, as nearly as can be the same of every kind.

@@ -15,7 +15,7 @@ from pflego.data.own.pool import Pool, Reading
 from pflego.data.schema import Schema
 from pflego.errors import DataError
 
-_OF_TABLES = ["label", "task", "drop", "category", "ordered", "date", "scale", "gaps"]
+_OF_TABLES = ["label", "task", "drop", "category", "ordered", "date", "weight", "scale", "gaps"]
 
 
 def pool(places: Sequence[Place], folder: Path, wanted: Reading, *, seed: int) -> Pool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from pflego.data.blocks import Array
 from pflego.data.own.holdout import TEST_SHARE, Share
 from pflego.data.own.images import parse_size
 from pflego.data.schema import Schema
 from pflego.errors import DataError
-from pflego.federation.roster import ClientId
+from pflego.federation.roster import Client, ClientId
 from pflego.learning.task import TaskName
 
 Gaps: TypeAlias = Literal["refuse", "drop", "mean", "indicator"]
@@ -28,6 +29,7 @@ class Reading:
     category: Sequence[str] | None = None
     ordered: Sequence[str] | None = None
     date: Sequence[str] | None = None
+    weight: str | None = None
     scale: bool | None = None
     gaps: Gaps | None = None
     size: int | str | None = None
@@ -79,3 +81,19 @@ class Pool:
     schema: Schema
     settings: Mapping[str, object]
     left_out: Sequence[str] = ()  # clients that are there, but not among these
+    weights: Sequence[Array] | None = None  # of each share's training samples; None: all count alike
+
+    def client(self, position: int, client_id: ClientId) -> Client:
+        """Make a client of one share."""
+        weights = None if self.weights is None else self.weights[position]
+        return Client(client_id, *self.shares[position], weights=weights)
+
+    def only(self, stay: Sequence[int], left_out: Sequence[str]) -> Pool:
+        """Give the same without the clients that are left out."""
+        return replace(
+            self,
+            ids=None if self.ids is None else [self.ids[k] for k in stay],
+            shares=[self.shares[k] for k in stay],
+            left_out=tuple(left_out),
+            weights=None if self.weights is None else [self.weights[k] for k in stay],
+        )

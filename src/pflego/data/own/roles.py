@@ -41,15 +41,22 @@ class Roles:
     label: str
     split: str | None
     features: Sequence[str]
+    weight: str | None = None
 
     @property
     def others(self) -> list[str]:
         """The columns in use that are no inputs: a value that is missing there cannot be filled."""
-        return [name for name in (self.label, self.client, self.split) if name is not None]
+        return [name for name in (self.label, self.client, self.split, self.weight) if name is not None]
 
 
 def roles_of(
-    table: Table, place: str, *, label: str | None, client: str | None, known: Schema | None
+    table: Table,
+    place: str,
+    *,
+    label: str | None,
+    client: str | None,
+    weight: str | None = None,
+    known: Schema | None,
 ) -> Roles:
     """Find out what each column is for, from what was said, a schema, or its name."""
     columns = table.columns
@@ -58,12 +65,18 @@ def roles_of(
     label = label or (known.label if known else None) or _usual_label(columns, place)
     if client is None and known is not None and known.client in columns:
         client = known.client
-    for name in (label, client):
+    if known is not None and known.weight is not None:
+        weight = known.weight
+        if weight not in columns:
+            raise DataError(
+                f"{place} has no column {weight!r}, the weights that the schema asks for: add it, with 1 in every row "
+                f"if all count alike"
+            )
+    for name in (label, client, weight):
         if name is not None and name not in columns:
             raise DataError(f"{place} has no column {name!r}; it has {listed(columns)}")
-    if client == label:
-        raise DataError(f"{place}: {label!r} cannot be the column of labels and of clients at once")
-    features = [name for name in columns if name not in (label, client)]
+    _refuse_two_roles(place, {"labels": label, "clients": client, "weights": weight})
+    features = [name for name in columns if name not in (label, client, weight)]
     split = None
     if SPLIT in features and (known is None or SPLIT not in {feature.name for feature in known.features}):
         column = table.data.column(SPLIT)
@@ -74,7 +87,15 @@ def roles_of(
         features = _of_schema(features, place, known)
     if not features:
         raise DataError(f"{place} has no column left to learn from; it has {listed(columns)}")
-    return Roles(client, label, split, features)
+    return Roles(client, label, split, features, weight)
+
+
+def _refuse_two_roles(place: str, roles: Mapping[str, str | None]) -> None:
+    """Refuse a column that is said to be two things."""
+    of: dict[str, str] = {}
+    for role, name in roles.items():
+        if name is not None and (other := of.setdefault(name, role)) != role:
+            raise DataError(f"{place}: {name!r} cannot be the column of {other} and of {role} at once")
 
 
 def unfit(table: Table, features: Sequence[str]) -> list[str]:
@@ -98,6 +119,34 @@ def unfit(table: Table, features: Sequence[str]) -> list[str]:
                 said = f"make days of them with date=[{name!r}] (--date {shlex.quote(name)}), or "
                 problems.append(f"column {name!r} {kind}: {said if kind == DATES else ''}{drop([name])}")
     return problems
+
+
+def unfit_weight(table: Table, name: str | None) -> list[str]:
+    """Say why a column cannot be weights, which are numbers from 0 on, and where; a missing one is a gap."""
+    if name is None:
+        return []
+    column, wanted = table.data.column(name), "weights are numbers from 0 on"
+    kind = kind_of(column)
+    if kind == "category":
+        found = words(column)
+        odd = [code for code, text in enumerate(found.names) if not is_number(text)] or [0]
+        row = int(np.isin(found.codes, odd).argmax())
+        return [
+            f"the weight in {table.row(row)}, column {name!r}, is {found.names[found.codes[row]]!r}: {wanted}; "
+            f"correct it, or name another column"
+        ]
+    if kind != "number" or is_list(column.type):
+        return [
+            f"column {name!r} {'holds lists' if kind == 'number' else kind}: {wanted}; name another column"
+        ]
+    values = numbers(column)[:, 0]
+    if (wrong := (values < 0) | np.isinf(values)).any():
+        row = int(wrong.argmax())
+        return [
+            f"the weight in {table.row(row)}, column {name!r}, is {values[row]:g}: {wanted}; correct it, or leave "
+            f"the row out"
+        ]
+    return []
 
 
 def misfit(table: Table, features: Sequence[Feature]) -> list[str]:

@@ -11,13 +11,13 @@ from pflego.data.blocks import Array
 from pflego.data.division import staying
 from pflego.data.own import images
 from pflego.data.own.classes import Labels, labels, suspect
-from pflego.data.own.columns import Indices, Mask, alike, integers, kind_of, words
+from pflego.data.own.columns import Indices, Mask, alike, integers, kind_of, numbers, words
 from pflego.data.own.encoding import encode, fit, standard
 from pflego.data.own.holdout import Order, arrange
 from pflego.data.own.kinds import ColumnKinds
 from pflego.data.own.layout import for_test, name_of
 from pflego.data.own.pool import Pool, Reading
-from pflego.data.own.roles import Roles, counted, gaps, misfit, roles_of, stray, unfit
+from pflego.data.own.roles import Roles, counted, gaps, misfit, roles_of, stray, unfit, unfit_weight
 from pflego.data.own.tables import Table
 from pflego.data.problems import DataProblems, warn
 from pflego.data.schema import Feature, Schema
@@ -37,11 +37,12 @@ def pool(
     """Read the clients' samples from a table, but for those of clients that are left out."""
     known = wanted.known()
     if known is not None:
-        wanted.refuse(["label", "task", "drop", "scale", "size"], "said by the schema already")
-    roles = roles_of(table, place, label=wanted.label, client=column, known=known)
+        wanted.refuse(["label", "task", "drop", "weight", "scale", "size"], "said by the schema already")
+    roles = roles_of(table, place, label=wanted.label, client=column, weight=wanted.weight, known=known)
     kinds = kinds_of(wanted)
     table = kinds.convert(table, roles.features, place)
     problems = misfit(table, known.features) if known else unfit(table, roles.features)
+    problems += unfit_weight(table, roles.weight)
     table = _close_gaps(table, roles, wanted.gaps or ("mean" if known and known.fill else "refuse"), problems)
     if problems:
         raise DataProblems([f"{place}: {problem}" for problem in problems])
@@ -69,7 +70,11 @@ def pool(
         resolved["test_share"] = wanted.share
     whose = alone if ids is None and known is not None else ids
     left_out = tuple(leave_out) if ids is not None else ()
-    return Pool(Path(place).name, whose, order.shares(x, y), schema, wanted.settings(**resolved), left_out)
+    weights = None
+    if roles.weight is not None:
+        weights = order.training(numbers(table.data.column(roles.weight))[order.rows, 0])
+    settings = wanted.settings(**resolved)
+    return Pool(Path(place).name, whose, order.shares(x, y), schema, settings, left_out, weights)
 
 
 def kinds_of(wanted: Reading) -> ColumnKinds:
@@ -110,13 +115,13 @@ def clients(table: Table, place: object, column: str | None) -> tuple[list[Clien
         whole = integers(values)
         if whole is None:
             raise DataError(f"{place}: column {column!r} cannot name clients: texts or whole numbers do")
-        numbers, owners = np.unique(whole, return_inverse=True)
-        return numbers.tolist(), owners
-    names = sorted({piece.client for piece in table.pieces if piece.client is not None})
-    if not names:
+        names, owners = np.unique(whole, return_inverse=True)
+        return names.tolist(), owners
+    files = sorted({piece.client for piece in table.pieces if piece.client is not None})
+    if not files:
         return None, np.zeros(table.data.num_rows, np.int64)
-    position = {name: number for number, name in enumerate(names)}
-    return list(names), table.each(position[str(piece.client)] for piece in table.pieces).astype(np.int64)
+    position = {name: number for number, name in enumerate(files)}
+    return list(files), table.each(position[str(piece.client)] for piece in table.pieces).astype(np.int64)
 
 
 def _schema(
@@ -160,6 +165,7 @@ def _schema(
         label_mean=float(mean),
         label_scale=float(spread),
         fill=wanted.gaps in ("mean", "indicator"),
+        weight=roles.weight,
     )
 
 

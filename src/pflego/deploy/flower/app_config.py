@@ -57,7 +57,7 @@ class Deployment:
     norm_factor
         A reply whose norm is above this many times the median of the round's replies is dropped.
     max_samples
-        How many samples a client may say it has, for training or for tests.
+        How many samples a client may say it has, for training or for tests; or what sum of their weights.
     sample_limits
         The same for single clients, by their ids: "ward-3: 500, ward-5: 80".
     max_share

@@ -13,7 +13,6 @@ train.masked, train.agree and train.unmask stand in their place (secure/).
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -48,8 +47,8 @@ def introduce(message: Message, context: Context) -> Message:
     client, schema = site.data_and_schema()
     facts = assignment.facts(client, schema)
     assignment.model(facts.shape).check(client.x_train[:_CHECK_SAMPLES])
-    Answers(site.state, client.id).introduced(asdict(facts))
-    return Message(pack({}, asdict(facts)), reply_to=message)
+    Answers(site.state, client.id).introduced(facts.said)
+    return Message(pack({}, facts.said), reply_to=message)
 
 
 @app.train()

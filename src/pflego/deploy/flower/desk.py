@@ -74,6 +74,7 @@ class Desk:
             [self.client.id],
             lambda _: self.client,
             sizes=[len(self.client.x_train)],
+            masses=None if self.client.weights is None else [self.client.mass],
             classes=self.common.classes or None,
             most_classes=self.common.most_classes or None,
             schema=self.schema,

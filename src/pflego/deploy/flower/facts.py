@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, get_args
 
 import torch
@@ -35,6 +35,17 @@ class Facts:
     dtype: str  # of its inputs
     schema: str  # a digest of how its values became tensors; empty: they were numbers already
     unit: float  # what 1 stands for in its targets; 1 in classification
+    mass: float | None = None  # the sum of its samples' weights; None: they have none
+
+    @property
+    def said(self) -> dict[str, object]:
+        """What leaves the client: of weights nothing, where it has none."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def claimed(self) -> float:
+        """How much it says it counts: by its samples, or by the sum of their weights."""
+        return self.samples if self.mass is None else self.mass
 
     @classmethod
     def of(cls, client: Client, schema: Schema | None, known: Collection[int] | None = None) -> Facts:
@@ -61,6 +72,7 @@ class Facts:
             dtype=str(client.x_train.dtype).removeprefix("torch."),
             schema="" if schema is None else schema.digest,
             unit=1.0 if schema is None else schema.label_scale,
+            mass=client.mass if client.weights is not None and known is None else None,
         )
 
     @classmethod
@@ -78,7 +90,10 @@ class Facts:
             dtype=read.text("dtype"),
             schema=_digest(read),
             unit=read.finite("unit", least=0),
+            mass=read.finite("mass", least=0) if "mass" in read.facts else None,
         )
+        if facts.mass == 0:
+            raise MessageError("its weights sum to 0")
         if len(classes) > _MOST_CLASSES or list(classes) != sorted(set(classes)):
             raise MessageError("its classes are not in ascending order, each once")
         if (facts.task == "classification") != bool(classes):

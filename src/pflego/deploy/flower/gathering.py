@@ -29,15 +29,15 @@ def settle(
     ordered = in_order(present)
     first = ordered[0].facts
     classes = sorted({c for one in ordered for c in one.facts.classes})
-    claimed = [one.facts.samples for one in ordered]
+    claimed = [one.facts.claimed for one in ordered]
     if sum(claimed) > _LARGEST:
-        raise UserError(f"the clients claim {sum(claimed)} samples in all: set max_samples to what can be")
+        raise UserError(f"the clients claim {sum(claimed):g} samples in all: set max_samples to what can be")
     counted = capped(claimed, deployment.max_share)
     for one, count in zip(ordered, counted, strict=True):
-        if count < one.facts.samples:
+        if count < one.facts.claimed:
             log.warning(
-                "client %r says it has %d of %d samples, and counts for %d: max_share is %g",
-                one.facts.client, one.facts.samples, sum(claimed), count, deployment.max_share,
+                "client %r says it has %.10g of %.10g samples, and counts for %.10g: max_share is %g",
+                one.facts.client, one.facts.claimed, sum(claimed), count, deployment.max_share,
             )  # fmt: skip
     return Members(
         secrets.token_hex(8),
@@ -60,18 +60,22 @@ def in_order(present: Iterable[Present]) -> list[Present]:
     return sorted(present, key=lambda one: (isinstance(one.facts.client, str), one.facts.client))
 
 
-def member(present: Present, counted: int, deployment: Deployment) -> Member:
-    """Make a member of somebody who is there, and counts for so many samples."""
+def member(present: Present, counted: float, deployment: Deployment) -> Member:
+    """Make a member of somebody who is there, and counts for so many samples, or so large a sum of weights."""
     key = present.connection.key if deployment.pin_keys else ""
     facts = present.facts
-    return Member(facts.client, facts.samples, counted=counted, tests=facts.tests, key=key)
+    return Member(facts.client, facts.samples, counted=counted, tests=facts.tests, key=key, mass=facts.mass)
 
 
-def capped(samples: Sequence[int], share: float) -> list[int]:
+def capped(samples: Sequence[float], share: float) -> list[float]:
     """Lower the largest counts until none is more than a share of their sum; of two, one always has half.
+
+    Whole numbers stay whole; sums of weights need not be.
 
     >>> capped([10, 10, 1000], 0.5), capped([3, 1], 0.5), capped([5, 5, 5], 0.1)
     ([10, 10, 20], [3, 1], [5, 5, 5])
+    >>> capped([0.25, 0.5, 5.0], 0.5)
+    [0.25, 0.5, 0.75]
     """
     if len(samples) < 3:
         return list(samples)
@@ -83,7 +87,9 @@ def capped(samples: Sequence[int], share: float) -> list[int]:
         if largest <= limit + 1e-9:
             break
         rest -= largest
-    return [min(count, max(1, int(limit + 1e-9))) for count in samples]
+    if all(isinstance(count, int) for count in samples):
+        limit = max(1, int(limit + 1e-9))
+    return [min(count, limit) for count in samples]
 
 
 def admit(members: Members, present: Present) -> None:
@@ -102,6 +108,11 @@ def admit(members: Members, present: Present) -> None:
             f"client {facts.client!r} now has {facts.samples} samples and had {member.samples}: "
             f"start a new run if its data have changed"
         )
+    if facts.mass != member.mass:
+        raise UserError(
+            f"client {facts.client!r} now has weights that sum to {facts.mass}, and had {member.mass}: "
+            f"start a new run if its data have changed"
+        )
     if facts.tests != member.tests:
         raise UserError(f"client {facts.client!r} now has {facts.tests} test samples and had {member.tests}")
     if (facts.shape, facts.dtype) != (members.shape, members.dtype):
@@ -112,9 +123,10 @@ def admit(members: Members, present: Present) -> None:
 def check_claims(facts: Facts, deployment: Deployment) -> None:
     """Refuse a client that says of itself what the operator does not believe."""
     known, (most, said_by) = deployment.known_classes, deployment.most_samples(facts.client)
-    if max(facts.samples, facts.tests) > most:
+    if max(facts.samples, facts.tests, facts.claimed) > most:
+        weights = "" if facts.mass is None else f", with weights that sum to {facts.mass:g},"
         raise UserError(
-            f"client {facts.client!r} says it has {facts.samples} samples and {facts.tests} for tests: "
+            f"client {facts.client!r} says it has {facts.samples} samples{weights} and {facts.tests} for tests: "
             f"{said_by} allows {most}"
         )
     if known is not None and (others := [one for one in facts.classes if one not in known]):

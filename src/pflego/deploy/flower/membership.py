@@ -129,11 +129,11 @@ class Membership:
     def _federation(self, members: Members, number: int) -> RemoteFederation:
         """Make the federation of some members: how much each counts for in a round is reckoned among those there."""
         there = members.there(number)
-        counts = capped([one.samples for one in there], self.deployment.max_share)
+        counts = capped([one.claimed for one in there], self.deployment.max_share)
         counted = {one.id: count for one, count in zip(there, counts, strict=True)}
         known = {str(one.id) for one in members.clients}
         return members.federation(
-            sizes=[counted.get(one.id, one.counted) for one in members.clients],
+            counted=[counted.get(one.id, one.counted) for one in members.clients],
             awaited=[name for name in self.population.comers if name not in known],
         )
 
@@ -180,7 +180,7 @@ class Membership:
         for client, present in changes:
             proposed = decided
             if present is not None and client not in {one.id for one in decided.clients}:
-                newcomer = member(present, present.facts.samples, self.deployment)
+                newcomer = member(present, present.facts.claimed, self.deployment)
                 proposed = decided.enlarged(newcomer, present.facts.classes)
             population = proposed.population or Population()
             event = population.with_event(client, number, comes=present is not None)

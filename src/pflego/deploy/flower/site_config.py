@@ -194,7 +194,8 @@ class Site:
                 )
             federation = load(path, seed=self.data_seed, **options)
             one = federation[0] if len(federation) == 1 else federation.client(self.id)
-            return Client(self.id, one.x_train, one.y_train, one.x_test, one.y_test), federation.schema
+            parts = (one.x_train, one.y_train, one.x_test, one.y_test)
+            return Client(self.id, *parts, weights=one.weights), federation.schema
         if path.suffix == ".npz" and not options:
             whole = data_set(str(path))
             return Client(self.id, whole.x_train, whole.y_train, whole.x_test, whole.y_test), None

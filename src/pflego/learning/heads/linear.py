@@ -30,6 +30,7 @@ from pflego.learning.heads.base import HEAD, HeadGradient, HeadInit
 from pflego.learning.heads.rules import Descent
 from pflego.learning.task import Classification, Task
 from pflego.learning.theory import ITERATIONS, first_vector, head_smoothness
+from pflego.learning.weighted import weights_in
 from pflego.weights import Weights
 
 _plain = ContextVar("plain", default=False)
@@ -138,12 +139,13 @@ class LinearHead:
         return {HEAD: head}
 
     def smoothness(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:
-        """c lambda_max(Phi^T Phi / n): the same at every head."""
+        """c lambda_max(Phi^T Phi / n), or with weights of the samples between the two: the same at every head."""
         features = _like(features, weights[HEAD])
-        if kernel := compiled_loops(features):
+        each = weights_in(task, targets)
+        if each is None and (kernel := compiled_loops(features)):
             first = first_vector(self.features + 1)[None]
             return task.curvature * float(kernel.largest_eigenvalue(*_arrays(features, first), ITERATIONS))
-        return head_smoothness(features, task)
+        return head_smoothness(features, task, each)
 
     def module(self, weights: Weights) -> nn.Module:
         """Return the same head as an ordinary layer."""

@@ -4,7 +4,8 @@
 
 Half the squared error is one Cholesky factorisation: of a matrix of the features' size, or of the samples' where these
 are fewer. The softmax is Newton's method; each of its systems is solved by conjugate gradients, whose products with
-the Hessian cost as much as a gradient step, so no matrix of the size of a head squared is ever held.
+the Hessian cost as much as a gradient step, so no matrix of the size of a head squared is ever held. Weights of samples
+stand in the rows of Phi: all of them in one of a product's two factors, or their root in both.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pflego.learning.heads.base import HEAD
 from pflego.learning.heads.linear import LinearHead
 from pflego.learning.problem import Problem
 from pflego.learning.task import Regression, Task
+from pflego.learning.weighted import labels_in, plain, weights_in
 from pflego.weights import Weights
 
 _RESIDUAL = 1e-9  # of the gradient's norm, as a share of decay: then |W - W*| is no larger than this
@@ -30,12 +32,14 @@ def solve_head(problem: Problem, features: Tensor, decay: float, anchor: Weights
     """Give the head that minimises a client's loss on features, (samples, M), and decay/2 |W - anchor|^2."""
     if not isinstance(problem.head, LinearHead):
         raise ModelError("heads are solved for where they are linear: give this one another head_optimizer")
-    targets = problem.targets.double()  # (n, K)
+    targets = problem.targets.double()
+    labels, each = labels_in(problem.task, targets), weights_in(problem.task, targets)  # (n, K), (n,)
     phi = torch.cat([features.double(), features.new_ones(len(features), 1).double()], dim=1)  # (n, M + 1)
-    shape = (targets.shape[1], phi.shape[1])
+    shape = (labels.shape[1], phi.shape[1])
     at = anchor[HEAD].double() if anchor else phi.new_zeros(shape)  # (K, M + 1)
-    if isinstance(problem.task, Regression):
-        head = at + _least_squares(phi, targets - phi @ at.T, decay)
+    if isinstance(plain(problem.task), Regression):
+        root = None if each is None else each.sqrt()
+        head = at + _least_squares(_times(phi, root), _times(labels - phi @ at.T, root), decay)
     else:
         head = _newton(phi, targets, at, decay, problem.task)
     return {HEAD: head.to(problem.model.weight_dtype)}
@@ -51,6 +55,11 @@ def _least_squares(phi: Tensor, rest: Tensor, decay: float) -> Tensor:
     return _cholesky_solve(gram, phi.T @ rest / n).T
 
 
+def _times(rows: Tensor, each: Tensor | None) -> Tensor:
+    """Multiply every row by its own number, if there are any."""
+    return rows if each is None else rows * each[:, None]
+
+
 def _cholesky_solve(matrix: Tensor, right: Tensor) -> Tensor:
     return torch.cholesky_solve(right, torch.linalg.cholesky(matrix))
 
@@ -58,23 +67,25 @@ def _cholesky_solve(matrix: Tensor, right: Tensor) -> Tensor:
 def _newton(phi: Tensor, targets: Tensor, anchor: Tensor, decay: float, task: Task) -> Tensor:
     """Minimise the softmax's loss from the anchor on."""
     head, n = anchor, len(phi)
+    labels, softmax = labels_in(task, targets), plain(task)
+    counted = _times(phi, weights_in(task, targets))  # (n, M + 1)
 
     def objective(head: Tensor) -> float:
         return float(task.loss(phi @ head.T, targets) + decay / 2 * (head - anchor).square().sum())
 
     now = objective(head)
     for _ in range(_NEWTON):
-        residual = task.residual(phi @ head.T, targets)  # (n, K)
-        gradient = residual.T @ phi / n + decay * (head - anchor)  # (K, M + 1)
+        residual = softmax.residual(phi @ head.T, labels)  # (n, K)
+        gradient = residual.T @ counted / n + decay * (head - anchor)  # (K, M + 1)
         size = float(gradient.norm())
         if not size > _RESIDUAL * decay:
             break
-        chances = residual + targets  # (n, K): softmax(z)
+        chances = residual + labels  # (n, K): softmax(z)
 
         def curvature(move: Tensor, chances: Tensor = chances) -> Tensor:
             along = chances * (phi @ move.T)  # (n, K)
             bent = along - chances * along.sum(dim=1, keepdim=True)
-            return bent.T @ phi / n + decay * move
+            return bent.T @ counted / n + decay * move
 
         move = _conjugate_gradients(curvature, gradient, share=min(0.1, size**0.5))
         rate, gain = 1.0, float((move * gradient).sum())
