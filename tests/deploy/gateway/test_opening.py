@@ -73,6 +73,16 @@ def test_a_run_that_the_kit_is_not_for_is_refused(changed: dict[str, object], ap
         furnished(AppConfig.read(given), given)
 
 
+def test_a_kit_with_other_frozen_weights_is_refused(app: dict[str, object], tmp_path: Path) -> None:
+    given = {**app, "model.frozen": "all"}
+    with pytest.raises(SettingError):
+        furnished(AppConfig.read(given), given)
+    model = pflego.models.build("mlp", SHAPE, seed=5, frozen="all")
+    algorithm = pflego.PFLEGO(steps=5)
+    write_kit(tmp_path / "kit", model, algorithm, torch.zeros(4, *SHAPE), seed=5, graphs=GRAPHS)
+    furnished(AppConfig.read(given), given)
+
+
 def test_a_kit_of_another_method_is_refused(app: dict[str, object], tmp_path: Path) -> None:
     kit(tmp_path, pflego.FedAvg(steps=5, client_lr=0.1))
     given = {**app, "algorithm": "fedavg", "client_lr": 0.1}

@@ -128,9 +128,9 @@ def _kit(settings: Gateway) -> tuple[Mapping[str, object], dict[str, Path]]:
 
 def _agreed(config: AppConfig, spec: Mapping[str, object]) -> Mapping[str, object]:
     """Refuse a kit that was made for another method, model or setting than the run's; give its settings."""
-    agreed, inputs, method = spec.get("settings"), spec.get("inputs"), spec.get("method")
+    agreed, inputs, method, backbone = (spec.get(n) for n in ("settings", "inputs", "method", "backbone"))
     shape = inputs.get("shape") if isinstance(inputs, dict) else None
-    if not (isinstance(agreed, dict) and isinstance(shape, list) and isinstance(method, dict)):
+    if not (all(isinstance(one, dict) for one in (agreed, method, backbone)) and isinstance(shape, list)):
         raise FolderError("the kit's spec.json is damaged: make it again with pflego kit")
     if method.get("name") != "pflego":
         raise SettingError(
@@ -143,6 +143,8 @@ def _agreed(config: AppConfig, spec: Mapping[str, object]) -> Mapping[str, objec
             raise SettingError(
                 f"the kit was made for {name} = {agreed.get(name)!r}, and the run has {value!r}: make it again"
             )
+    if backbone.get("base", "") != model.base:
+        raise SettingError("the frozen weights of the kit are not those of the run: make it again")
     return agreed
 
 
