@@ -1,4 +1,4 @@
-"""What a pretrained trunk and a personal head do: CIFAR-10 with few samples per client, five methods, three backbones.
+"""What a pretrained trunk and a personal head do: CIFAR-10 with few samples per client, four methods, three backbones.
 
     PFLEGO_DATA=... python examples/pretrained.py                        # some minutes on two cores
     python examples/pretrained.py --data-dir ... --backbones "frozen" --seeds 1
