@@ -82,7 +82,9 @@ def export_graphs(model: Model, x: Tensor) -> Graphs:
         )
     return Graphs(
         files["forward"],
-        *(files.get(role) for role in ("backward", "forward_keeping", "backward_kept")),
+        files.get("backward"),
+        files.get("forward_keeping"),
+        files.get("backward_kept"),
         error,
     )
 

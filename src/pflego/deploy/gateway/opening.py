@@ -128,10 +128,11 @@ def _kit(settings: Gateway) -> tuple[Mapping[str, object], dict[str, Path]]:
 
 def _agreed(config: AppConfig, spec: Mapping[str, object]) -> Mapping[str, object]:
     """Refuse a kit that was made for another method, model or setting than the run's; give its settings."""
-    agreed, inputs, method, backbone = (spec.get(n) for n in ("settings", "inputs", "method", "backbone"))
-    shape = inputs.get("shape") if isinstance(inputs, dict) else None
-    if not (all(isinstance(one, dict) for one in (agreed, method, backbone)) and isinstance(shape, list)):
-        raise FolderError("the kit's spec.json is damaged: make it again with pflego kit")
+    agreed, inputs, method, backbone = (
+        _table(spec, name) for name in ("settings", "inputs", "method", "backbone")
+    )
+    if not isinstance(shape := inputs.get("shape"), list):
+        raise _damaged()
     if method.get("name") != "pflego":
         raise SettingError(
             f"clients in browsers play pflego, and not {method.get('name')}: leave out the gateway"
@@ -146,6 +147,16 @@ def _agreed(config: AppConfig, spec: Mapping[str, object]) -> Mapping[str, objec
     if backbone.get("base", "") != model.base:
         raise SettingError("the frozen weights of the kit are not those of the run: make it again")
     return agreed
+
+
+def _table(spec: Mapping[str, object], name: str) -> Mapping[str, object]:
+    if not isinstance(found := spec.get(name), dict):
+        raise _damaged()
+    return found
+
+
+def _damaged() -> FolderError:
+    return FolderError("the kit's spec.json is damaged: make it again with pflego kit")
 
 
 def _plain(name: str) -> str:
