@@ -10,7 +10,6 @@ and prints the tables of docs/common-head.md. With --settings "" it only draws a
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -18,6 +17,7 @@ from typing import Any
 
 import pflego
 from pflego.report.plots import Curve, Panel, draw
+from results_file import ResultsFile, write_rows
 
 DEGREES = {"high": 2, "medium": 5, "none": 10}
 _ZERO: dict[str, Any] = {"common_head": True, "head_init": "zeros"}
@@ -119,8 +119,8 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/common-head"))
     parser.add_argument("--out", type=Path, default=Path("docs/common-head.json"))
     arguments = parser.parse_args()
-    known = [Result(**row) for row in json.loads(arguments.out.read_text())] if arguments.out.exists() else []
-    results = {(r.setting, *r.cell, r.seed): r for r in known}
+    known: ResultsFile[dict[str, Any]] = ResultsFile(arguments.out)
+    results = {(r.setting, *r.cell, r.seed): r for r in (Result(**row) for row in known)}
     for setting in filter(None, arguments.settings.split(";")):
         for seed in map(int, arguments.seeds.split(",")):
             for data in arguments.data.split(","):
@@ -128,9 +128,8 @@ def main() -> None:
                     results[setting, data, degree, seed] = train(
                         setting, data, degree, seed, arguments.rounds, arguments.runs
                     )
-    rows = [json.dumps(asdict(result)) for _, result in sorted(results.items())]
-    arguments.out.write_text("[\n" + ",\n".join(rows) + "\n]\n")
     ordered = [result for _, result in sorted(results.items())]
+    write_rows(arguments.out, [asdict(result) for result in ordered])
     first = [result for result in ordered if result.seed == ordered[0].seed]
     picture(first, arguments.out.with_suffix(".png"))
     print(

@@ -10,12 +10,12 @@ have sent and how good everyone's model is, after its local steps. What the JSON
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TypedDict
 
 import pflego
 from pflego.report.plots import Curve, Panel, draw
+from results_file import ResultsFile
 
 KINDS = "none,quantise:8,quantise:4,quantise:2,random:0.1,top:0.05,top:0.01,sign"
 
@@ -108,22 +108,19 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("compression.json"))
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
-    found: list[Figures] = json.loads(given.json.read_text()) if given.json.exists() else []
-    done = {(one["method"], one["compression"], one["seed"]) for one in found}
+    found: ResultsFile[Figures] = ResultsFile(given.json, "method", "compression", "seed")
     for seed in range(given.seeds):
         for name in given.methods.split(","):
             for kind in given.kinds.split(","):
-                if (name, kind, seed) not in done:
-                    found.append(figures(given, name, kind, seed))
-                    lines = ",\n".join(json.dumps(one) for one in found)
-                    given.json.write_text(f"[\n{lines}\n]\n")
+                if (name, kind, seed) not in found:
+                    found.add(figures(given, name, kind, seed))
     for one in found:
         print(
             f"{one['method']:8} {one['compression']:12} seed {one['seed']}: {one['bytes_up']:10,.0f} bytes a client "
             f"and round, accuracy {100 * one['accuracy'][-1]:.2f} %"
         )
     if given.picture:
-        picture(found, given.picture)
+        picture(found.rows, given.picture)
 
 
 if __name__ == "__main__":

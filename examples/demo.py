@@ -14,7 +14,6 @@ pads.py deals out the drawings, demo_figures.py makes tables and pictures.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import time
@@ -46,6 +45,7 @@ from pflego.comparison.rates import candidates, main_rate
 from pflego.data.validation import hold_out
 from pflego.engines.local import LocalEngine
 from pflego.report import write_report
+from results_file import write_rows
 
 ONLINE = 2
 # rates and numbers of rounds, chosen on held-out training data: python examples/demo.py --search
@@ -181,7 +181,7 @@ def main() -> None:
     runs[OWN_HEADS].join(pads.newcomer("another")[5], alone=0)
     say(outcomes, time.perf_counter() - began)
     if given.json:
-        given.json.write_text("[\n" + ",\n".join(json.dumps(asdict(one)) for one in outcomes) + "\n]\n")
+        write_rows(given.json, [asdict(one) for one in outcomes])
     invite(
         write_report([runs[name] for name in METHODS], given.out / "demo.html", alone=False),
         draw(outcomes, given.out / "newcomers.png"),

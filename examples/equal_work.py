@@ -16,7 +16,6 @@ not trained again.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Iterable
@@ -29,6 +28,7 @@ from pflego.algorithms.base import Algorithm
 from pflego.comparison.rates import candidates, main_rate
 from pflego.data.validation import hold_out
 from pflego.report.plots import Curve, Panel, draw
+from results_file import ResultsFile
 
 POINTS = 10  # of a curve
 WARM_UP, TIMED = 1, 3  # rounds, to find out what one takes
@@ -69,11 +69,6 @@ class Result:
     tried: list[tuple[dict[str, Any], int, float | None]]  # settings, rounds, figure; None: it diverged
     seconds_a_round: float
     points: list[dict[str, float]]
-
-    @property
-    def key(self) -> tuple[str, int, str, float, int]:
-        """What is not trained twice."""
-        return self.data, self.degree, self.method, self.seconds, self.seed
 
     @property
     def best(self) -> float:
@@ -261,31 +256,25 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/equal-work.json"))
     given = parser.parse_args()
-    results: list[Result] = []
-    if given.out.exists():
-        results = [Result(**row) for row in json.loads(given.out.read_text())]
-    known = {result.key for result in results}
+    found: ResultsFile[dict[str, Any]] = ResultsFile(given.out, "data", "degree", "method", "seconds", "seed")
     for data in given.data.split(","):
         for degree in map(int, given.degrees.split(",")):
             federation = pflego.load(data, clients=given.clients, classes_per_client=degree, seed=given.seed)
             model = pflego.models.build(given.model, tuple(federation[0].x_train.shape[1:]), seed=given.seed)
             study = Study(federation, model, given.participation, given.seconds, given.seed)
             for method in given.methods.split(";"):
-                if (data, degree, method, given.seconds, given.seed) in known:
+                if (data, degree, method, given.seconds, given.seed) in found:
                     continue
                 best, tried = study.search(CONTENDERS[method])
                 pace = study.seconds_a_round(best)
                 chosen = words(best, main_rate(best) or "")
                 points = study.follow(best, pace)
-                results.append(
-                    Result(
-                        data, degree, method, given.seconds, given.seed, chosen, tried, round(pace, 4), points
-                    )
+                result = Result(
+                    data, degree, method, given.seconds, given.seed, chosen, tried, round(pace, 4), points
                 )
-                given.out.parent.mkdir(parents=True, exist_ok=True)
-                rows = ",\n".join(json.dumps(asdict(result)) for result in results)
-                given.out.write_text(f"[\n{rows}\n]\n")
+                found.add(asdict(result))
                 print(data, degree, method, chosen, points[-1], flush=True)
+    results = [Result(**row) for row in found]
     picture(results, given.out.with_suffix(".png"))
     print(table(results), work_table(results), sep="\n\n")
 

@@ -12,13 +12,13 @@ holds already is not trained again.
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pflego
+from results_file import ResultsFile
 
 DEGREES = {"high": 2, "none": 10}
 LAST = 10
@@ -59,15 +59,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/exactness.json"))
     given = parser.parse_args()
-    rows: list[dict[str, Any]] = json.loads(given.out.read_text()) if given.out.exists() else []
-    known = {(row["data"], row["degree"], row["heads"], row["setting"], row["rounds"]) for row in rows}
+    found: ResultsFile[dict[str, Any]] = ResultsFile(
+        given.out, "data", "degree", "heads", "setting", "rounds"
+    )
     for data in filter(None, given.data.split(",")):
         for degree, classes in DEGREES.items():
             federation = pflego.load(data, clients=100, classes_per_client=classes, seed=given.seed)
             model = pflego.models.build("mlp", tuple(federation[0].x_train.shape[1:]), seed=given.seed)
             for heads in ("plain", "common"):
                 for setting, changes in settings([float(rate) for rate in given.rates.split(",")]).items():
-                    if (data, degree, heads, setting, given.rounds) in known:
+                    if (data, degree, heads, setting, given.rounds) in found:
                         continue
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")  # of rates above the bound, which the figures show
@@ -82,22 +83,18 @@ def main() -> None:
                             progress=False,
                         )
                     figures = [row["participants_accuracy"] or 0.0 for row in run.history[-LAST:]]
-                    rows.append(
-                        {
-                            "data": data,
-                            "degree": degree,
-                            "heads": heads,
-                            "setting": setting,
-                            "rounds": given.rounds,
-                            "seed": given.seed,
-                            "participants": round(100 * fmean(figures), 2),
-                            "everyone": round(100 * (run.history[-1]["everyone_accuracy"] or 0.0), 2),
-                        }
-                    )
-                    given.out.parent.mkdir(parents=True, exist_ok=True)
-                    given.out.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
-                    print(rows[-1], flush=True)
-    print(table(rows))
+                    row = {
+                        "data": data,
+                        "degree": degree,
+                        "heads": heads,
+                        "setting": setting,
+                        "rounds": given.rounds,
+                        "seed": given.seed,
+                        "participants": round(100 * fmean(figures), 2),
+                        "everyone": round(100 * (run.history[-1]["everyone_accuracy"] or 0.0), 2),
+                    }
+                    print(found.add(row), flush=True)
+    print(table(found.rows))
 
 
 if __name__ == "__main__":

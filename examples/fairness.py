@@ -10,13 +10,13 @@ over clients, the worst tenth, the spread and the Gini coefficient. What the JSO
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from statistics import fmean
 from typing import TypedDict
 
 import pflego
 from pflego.runs.summary import Summary
+from results_file import ResultsFile
 
 OBJECTIVES = "mean,qfair:0.5,qfair:1,qfair:2,qfair:5,cvar:0.2,agnostic:0.002"
 
@@ -117,17 +117,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--picture", type=Path, default=None)
     given = parser.parse_args()
-    found: list[Figures] = json.loads(given.out.read_text()) if given.out and given.out.exists() else []
-    done = {(one["data"], one["objective"], one["seed"]) for one in found}
+    found: ResultsFile[Figures] = ResultsFile(given.out, "data", "objective", "seed")
     for seed in range(1, given.seeds + 1):
         for objective in given.objectives.split(","):
-            if (Path(given.data).stem, objective, seed) not in done:
-                found.append(figures(given, objective, seed))
-                print(found[-1], flush=True)
-                if given.out:
-                    given.out.write_text(json.dumps(found, indent=1))
+            if (Path(given.data).stem, objective, seed) not in found:
+                print(found.add(figures(given, objective, seed)), flush=True)
     if given.picture:
-        draw(found, given.picture)
+        draw(found.rows, given.picture)
 
 
 if __name__ == "__main__":

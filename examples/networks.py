@@ -12,7 +12,6 @@ clients that were heard and over those that never were. What the JSON file has a
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from statistics import fmean
 from typing import TypedDict
@@ -20,6 +19,7 @@ from typing import TypedDict
 import pflego
 from pflego.exchange.weighting import Missing
 from pflego.runs.summary import Summary
+from results_file import ResultsFile
 
 RULES: tuple[Missing, ...] = ("zero", "renormalise", "normalise", "inverse")
 SPEED = pflego.Speed(samples_per_second=2000, spread=0.7, bandwidth=1e6, latency=0.05)
@@ -133,19 +133,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--picture", type=Path, default=None)
     given = parser.parse_args()
-    found: list[Course] = json.loads(given.out.read_text()) if given.out and given.out.exists() else []
-    done = {(one["network"], one["missing"], one["seed"]) for one in found}
+    found: ResultsFile[Course] = ResultsFile(given.out, "network", "missing", "seed")
     for seed in range(1, given.seeds + 1):
         for network in given.networks.split(";"):
             for rule in RULES:
-                if (network, rule, seed) in done or (network == "no losses" and rule == "renormalise"):
+                if (network, rule, seed) in found or (network == "no losses" and rule == "renormalise"):
                     continue  # without losses, renormalise is zero
-                found.append(course(given, network, rule, seed))
-                print({**found[-1], "points": found[-1]["points"][-1]}, flush=True)
-                if given.out:
-                    given.out.write_text(json.dumps(found))
+                done = found.add(course(given, network, rule, seed))
+                print({**done, "points": done["points"][-1]}, flush=True)
     if given.picture:
-        draw(found, given.picture)
+        draw(found.rows, given.picture)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a pretrained trunk and a personal head do: CIFAR-10 with few samples per client, five methods, three backbones.
+"""What a pretrained trunk and a personal head do: CIFAR-10 with few samples per client, four methods, three backbones.
 
     PFLEGO_DATA=... python examples/pretrained.py                        # some minutes on two cores
     python examples/pretrained.py --data-dir ... --backbones "frozen" --seeds 1
@@ -12,7 +12,6 @@ plots. Results go to docs/pretrained.json and docs/pretrained.png; what is there
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 from statistics import fmean
@@ -22,6 +21,7 @@ import numpy as np
 
 from pflego.comparison.compare import Entry, compare
 from pflego.report.plots import Curve, Panel, draw
+from results_file import ResultsFile
 
 BACKBONES: dict[str, dict[str, object]] = {
     "frozen": {"model": "efficientnet-lite0", "frozen": "all"},
@@ -163,17 +163,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/pretrained"))
     parser.add_argument("--out", type=Path, default=Path("docs/pretrained.json"))
     given = parser.parse_args()
-    found: list[Figures] = json.loads(given.out.read_text()) if given.out.exists() else []
-    done = {(one["backbone"], one["method"], one["seed"]) for one in found}
+    found: ResultsFile[Figures] = ResultsFile(given.out, "backbone", "method", "seed")
     for seed in range(given.seeds):
         for backbone in given.backbones.split(","):
             for label in given.methods.split(";"):
-                if (backbone, label, seed) not in done:
-                    found.append(run(given, backbone, label, seed))
-                    lines = ",\n".join(json.dumps(one) for one in found)
-                    given.out.write_text(f"[\n{lines}\n]\n")
-    print("\n".join(table(found)))
-    picture(found, given.out.with_suffix(".png"))
+                if (backbone, label, seed) not in found:
+                    found.add(run(given, backbone, label, seed))
+    print("\n".join(table(found.rows)))
+    picture(found.rows, given.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ docs/privacy.json, one federation after the other; what the file has already is 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -28,6 +27,7 @@ import pflego
 from pflego.data.validation import hold_out
 from pflego.exchange.accountant import noise_for, sampling_of
 from pflego.report.plots import picture
+from results_file import ResultsFile
 
 RATES = {
     "PFLEGO": (0.003, 0.01, 0.03),
@@ -108,12 +108,12 @@ def train(given: argparse.Namespace, federation: pflego.Federation, asked: Row) 
     return float(run.history[-1]["everyone_adapted_accuracy"] or 0.0)
 
 
-class Found:
+class Found(ResultsFile[Row]):
     """The rows of a file, to which those that are missing are added."""
 
     def __init__(self, given: argparse.Namespace) -> None:
+        super().__init__(given.out)
         self.given = given
-        self.rows: list[Row] = json.loads(given.out.read_text()) if given.out and given.out.exists() else []
 
     def get(
         self, name: str, epsilon: float | None, clip: float, rate: float, seed: int, *, choosing: bool
@@ -137,9 +137,7 @@ class Found:
         if choosing:
             federation = hold_out(federation, share=0.3, seed=seed)
         done = Row({**asked, "accuracy": round(train(self.given, federation, asked), 5)})
-        self.rows.append(done)
-        print(done, flush=True)
-        self.write()
+        print(self.add(done), flush=True)
         return done["accuracy"]
 
     def best(self, name: str, epsilon: float | None, clips: Sequence[float], rates: Sequence[float]) -> Pair:
@@ -162,11 +160,6 @@ class Found:
             or chosen[row["method"]].get(row["epsilon"]) == (row["clip"], row["rate"])
         ]
         self.write()
-
-    def write(self) -> None:
-        """Write what there is."""
-        if self.given.out:
-            self.given.out.write_text(json.dumps(self.rows, indent=1))
 
 
 def draw(rows: list[Row], path: Path) -> None:

@@ -10,7 +10,6 @@ Interrupted, the same command goes on.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import ceil
@@ -29,6 +28,7 @@ from pflego.data.sets import data_set
 from pflego.declaration import InPython
 from pflego.files import make_folder
 from pflego.settings.experiment import Experiment
+from results_file import write_rows
 
 SHOES, CLOTHES = [5, 7, 9], [0, 1, 2, 3, 4, 6, 8]
 LIES = "sign,sign:10,scale,noise,samples+sign,labels,shuffle,little,little:1.5"
@@ -139,10 +139,9 @@ def main() -> None:
     if given.followed:
         count_followed(settings, given)
     if given.json:
-        lines = [
-            json.dumps({k: round(v, 5) if isinstance(v, float) else v for k, v in r.items()}) for r in rows
-        ]
-        given.json.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+        write_rows(
+            given.json, [{k: round(v, 5) if isinstance(v, float) else v for k, v in r.items()} for r in rows]
+        )
     if given.picture:
         draw(trials, given.picture)
 

@@ -10,12 +10,12 @@ after the last, and prints the table of docs/method.md. What the file holds alre
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pflego
+from results_file import ResultsFile
 
 SIZES = {  # clients, participants, rounds
     "digits": (20, 5, 40),
@@ -82,17 +82,13 @@ def main() -> None:
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--out", type=Path, default=Path("runs/solved-heads.json"))
     given = parser.parse_args()
-    rows: list[dict[str, Any]] = json.loads(given.out.read_text()) if given.out.exists() else []
-    known = {(row["data"], row["setting"], row["seed"]) for row in rows}
+    found: ResultsFile[dict[str, Any]] = ResultsFile(given.out, "data", "setting", "seed")
     for data in given.data.split(","):
         for seed in map(int, given.seeds.split(",")):
             for setting in SETTINGS:
-                if (data, setting, seed) not in known:
-                    rows.append(train(data, setting, seed))
-                    given.out.parent.mkdir(parents=True, exist_ok=True)
-                    given.out.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
-                    print(rows[-1], flush=True)
-    print(table(rows))
+                if (data, setting, seed) not in found:
+                    print(found.add(train(data, setting, seed)), flush=True)
+    print(table(found.rows))
 
 
 if __name__ == "__main__":

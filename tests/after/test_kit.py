@@ -107,6 +107,7 @@ def largest_error(model: pflego.Model, graphs: Graphs, x: Tensor) -> float:
     features = model.phi(theta, x)
     wanted = [features.detach(), *torch.autograd.grad(features, list(theta.values()), slope)]
     given = {name: w.detach().numpy() for name, w in theta.items()} | {"x": x.numpy(), "slope": slope.numpy()}
+    assert graphs.backward is not None
     found = [out for file in (graphs.forward, graphs.backward) for out in run(file, given).values()]
     worst = max(distance(ours, theirs) for ours, theirs in zip(found, wanted, strict=True))
     if graphs.forward_keeping is not None and graphs.backward_kept is not None:

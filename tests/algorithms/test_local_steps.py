@@ -26,6 +26,7 @@ from tests.support.rivals import (
     shared_head,
     steps,
 )
+from tests.support.sites import federation
 
 EPS = 1e-5
 
@@ -193,3 +194,16 @@ def test_heads_that_are_no_linear_layer_start_as_their_layers_do() -> None:
     model = pflego.Model(nn.Sequential(nn.Linear(64, 8), nn.ReLU()), features=8, head=nn.Linear)
     run = pflego.train(federation, model, pflego.FedPer(steps=5), rounds=2)
     assert (run.history[-1]["loss"] or 9) < (run.history[0]["loss"] or 0)
+
+
+def test_fedrep_on_a_frozen_backbone_is_its_steps_on_the_head() -> None:
+    torch.manual_seed(0)
+    model = pflego.Model(nn.Linear(8, 4), 4, frozen="all")
+    heads = []
+    for method in (
+        pflego.FedRep(steps=8, body_steps=3, client_lr=0.1, momentum=0.5, weight_decay=0.01),
+        pflego.FedPer(steps=5, client_lr=0.1, momentum=0.5, weight_decay=0.01),
+    ):
+        run = pflego.train(federation(), model, method, rounds=1, evaluate_every=None, device="cpu")
+        heads.append(run.states["mill"]["head"])
+    torch.testing.assert_close(*heads)

@@ -24,9 +24,20 @@ def test_a_token_is_a_link_that_is_shown_once(tmp_path: Path) -> None:
     assert tokens.whose(tokens.read(file), token) is None
 
 
-def test_a_token_does_not_travel_in_the_clear(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://example.org/",
+        "http://127.0.0.1.example.org/",
+        "http://localhost.example.org/",
+        "https://",
+        "x",
+        "http://[",
+    ],
+)
+def test_a_token_does_not_travel_in_the_clear(address: str, tmp_path: Path) -> None:
     with pytest.raises(pflego.SettingError):
-        deploy("token", "a", "--tokens", tmp_path / "tokens.json", "--address", "http://example.org/")
+        deploy("token", "a", "--tokens", tmp_path / "tokens.json", "--address", address)
     assert not (tmp_path / "tokens.json").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +15,10 @@ import pflego
 from pflego.after.kit import Graphs, export_graphs, write_kit
 from pflego.deploy.flower.site_config import Assignment
 from pflego_light import Kit
+from pflego_light.errors import SettingError
 from pflego_light.flower.app import answer
 from pflego_light.flower.worker import reply_to
+from pflego_light.terms import check_run_config
 from tests.deploy.flower.test_equality import METHODS, assert_close, assert_same_history, here, state
 from tests.support.grid import Node, opened
 from tests.support.light import assert_near
@@ -83,6 +86,32 @@ def test_light_and_full_sites_make_one_federation(
     assert_same_history(ours, theirs)
     for id in NAMES:
         assert_close(state(tmp_path / "mixed", id), state(tmp_path / "full", id))
+
+
+@pytest.fixture(scope="module")
+def frozen() -> Graphs:
+    model = pflego.models.build("mlp", SHAPE, seed=5, frozen="all")
+    return export_graphs(model, torch.randn(16, *SHAPE))
+
+
+FROZEN: dict[str, bool | float | str] = {"model.frozen": "all", "common_head": True}
+
+
+def test_a_backbone_that_is_frozen_is_that_of_full_sites(tmp_path: Path, frozen: Graphs) -> None:
+    nodes = mixed(tmp_path / "mixed", kit_for(tmp_path, frozen, **FROZEN))
+    ours = train(nodes, tmp_path / "ours", **FROZEN, participation=3)
+    theirs = train(sites(tmp_path / "full"), tmp_path / "theirs", **FROZEN, participation=3)
+    assert ours.shared.keys() == {"head"}
+    assert_near(ours.shared, theirs.shared)
+
+
+def test_a_kit_with_other_frozen_weights_than_the_servers_sends_nothing(
+    tmp_path: Path, frozen: Graphs
+) -> None:
+    kit = kit_for(tmp_path, frozen, **FROZEN)
+    other = replace(kit, spec={**kit.spec, "backbone": {**kit.spec["backbone"], "base": "0" * 32}})
+    run = train(mixed(tmp_path / "mixed", other), tmp_path / "ours", **FROZEN)
+    assert [row["missing"] for row in run.history] == [len(LIGHT)] * 4
 
 
 def test_the_federation_is_that_of_one_process(tmp_path: Path, graphs: Graphs) -> None:
@@ -164,6 +193,14 @@ def test_a_run_that_the_kit_was_not_made_for_is_refused(
     with pytest.raises(pflego.errors.UserError):
         train(nodes, tmp_path / "server", **{"min-clients": 3, "wait": 0.3, **asked})
     assert not list(tmp_path.glob("*/state/*.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["image_size", "lora", "lora_alpha"])
+def test_layers_that_the_kit_has_not_are_refused(name: str, tmp_path: Path, graphs: Graphs) -> None:
+    kit = kit_for(tmp_path, graphs)
+    check_run_config(kit, CONFIG)
+    with pytest.raises(SettingError):
+        check_run_config(kit, {**CONFIG, f"model.{name}": 2})
 
 
 def test_what_goes_without_saying_may_be_said(tmp_path: Path, graphs: Graphs) -> None:

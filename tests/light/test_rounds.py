@@ -22,16 +22,18 @@ WIDTH, FEATURES = 8, 12
 
 
 @cache
-def model() -> pflego.Model:
+def model(frozen: str | None = None) -> pflego.Model:
     torch.manual_seed(3)
     return pflego.Model(
-        nn.Sequential(nn.Linear(WIDTH, 16), nn.Tanh(), nn.Linear(16, FEATURES), nn.SiLU()), FEATURES
+        nn.Sequential(nn.Linear(WIDTH, 16), nn.Tanh(), nn.Linear(16, FEATURES), nn.SiLU()),
+        FEATURES,
+        frozen=frozen,
     )
 
 
 @cache
-def graphs() -> Graphs:
-    return export_graphs(model(), torch.randn(16, WIDTH))
+def graphs(frozen: str | None = None) -> Graphs:
+    return export_graphs(model(frozen), torch.randn(16, WIDTH))
 
 
 METHODS: dict[str, pflego.Algorithm] = {
@@ -79,11 +81,12 @@ def play(
     objective: str | None = None,
     evaluate_adapted: bool = False,
     streaming: Streaming = Streaming(),
+    frozen: str | None = None,
 ) -> pflego.Run:
     """Train by torch, or by a kit."""
     return pflego.train(
         federation(classes=labelled),
-        model(),
+        model(frozen),
         algorithm,
         rounds=ROUNDS,
         participation=3,
@@ -110,20 +113,27 @@ def assert_same(ours: pflego.Run, theirs: pflego.Run) -> None:
             assert found[name].shape == tensor.shape
             assert float((found[name] - tensor).norm()) <= 1e-5 * float(tensor.norm()), name
     for row, other in zip(ours.history, theirs.history, strict=True):
-        assert row.keys() == other.keys()
+        assert row.keys() == other.keys() - {
+            "trunk_passes"
+        }  # a full client keeps what a trunk makes of its samples
         for key in row.keys() - {"seconds"}:
             assert row[key] == pytest.approx(other[key], rel=1e-4, abs=1e-6), (key, row["round"])
 
 
-def kit_of(folder: Path, algorithm: pflego.Algorithm, streaming: Streaming = Streaming()) -> Path:
+def kit_of(
+    folder: Path,
+    algorithm: pflego.Algorithm,
+    streaming: Streaming = Streaming(),
+    frozen: str | None = None,
+) -> Path:
     return write_kit(
         folder / "kit",
-        model(),
+        model(frozen),
         algorithm,
         torch.zeros(1, WIDTH),
         seed=5,
         streaming=streaming,
-        graphs=graphs(),
+        graphs=graphs(frozen),
     ).folder
 
 
@@ -136,6 +146,14 @@ def test_twenty_rounds_come_to_the_same(method: str, tmp_path: Path) -> None:
     assert any(
         not np.allclose(ours.shared[name], tensor) for name, tensor in model().weights().items()
     )  # something was learned
+
+
+@pytest.mark.parametrize("method", ["pflego", "common head", "fedrep"])
+@pytest.mark.parametrize("frozen", ["0", "0.weight", "all"])
+def test_what_is_frozen_stays_in_the_graphs(frozen: str, method: str, tmp_path: Path) -> None:
+    algorithm = METHODS[method]
+    kit = kit_of(tmp_path, algorithm, frozen=frozen)
+    assert_same(play(algorithm, kit, frozen=frozen), play(algorithm, None, frozen=frozen))
 
 
 @pytest.mark.parametrize("method", ["pflego", "solved", "common head", "fedavg", "fedper"])

@@ -9,14 +9,12 @@ from typing import Any, cast
 from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from pflego.codec import decode
 from pflego.deploy.flower.client import app
+from pflego.deploy.flower.grid import AskedGrid, introduce
 from pflego.deploy.flower.messages import pack, payload
 from pflego.weights import Weights
 
@@ -39,35 +37,14 @@ class Node:
     asked: list[str] = field(default_factory=list)  # the kinds of the messages it was given
 
 
-class MemoryGrid(Grid):
+class MemoryGrid(AskedGrid):
     """Nodes by their numbers; one that is taken out of `nodes` has vanished."""
 
     def __init__(self, config: UserConfig, nodes: dict[int, Node]) -> None:
         self.config = config
         self.nodes = nodes
         self._replies: dict[str, Message] = {}
-        # what the process of a ServerApp is told when it starts
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-
-    def set_run(self, run: Run) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Run:
-        raise NotImplementedError
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        raise NotImplementedError
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self.nodes)
+        introduce()
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         return [
@@ -96,11 +73,6 @@ class MemoryGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [self._replies.pop(one) for one in message_ids if one in self._replies]
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        raise NotImplementedError
 
 
 def carried(message: Message) -> Message:

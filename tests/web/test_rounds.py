@@ -84,6 +84,16 @@ def test_regression_is_that_of_one_process(tmp_path: Path, graphs: Graphs, proce
     assert_same_history(ours, theirs)
 
 
+def test_a_backbone_that_is_frozen_is_that_of_full_sites(tmp_path: Path, process: Tabs) -> None:
+    asked: dict[str, bool | float | str] = {"model.frozen": "all", "common_head": True}
+    graphs = export_graphs(pflego.models.build("mlp", SHAPE, seed=5, frozen="all"), torch.randn(16, *SHAPE))
+    nodes = mixed(tmp_path / "mixed", kit_folder(tmp_path, graphs, **asked), process)
+    ours = train(nodes, tmp_path / "ours", **asked, participation=3)
+    theirs = train(sites(tmp_path / "full"), tmp_path / "theirs", **asked, participation=3)
+    assert ours.shared.keys() == {"head"}
+    assert_near(ours.shared, theirs.shared)
+
+
 def test_a_tab_that_comes_late_joins_as_a_full_site_does(
     tmp_path: Path, graphs: Graphs, process: Tabs
 ) -> None:
@@ -172,6 +182,7 @@ def test_questions_that_make_no_sense_are_refused(tmp_path: Path, graphs: Graphs
         question(3, fill=float("nan")),
         question(3, classes=[5, 6]),
         question(3, schema="abc"),
+        question(3, base="abc"),
         question(20_000),
         question(3)[:-1],
         b"",

@@ -10,6 +10,7 @@ import { MessageError } from "../../src/pflego/deploy/gateway/page/client/errors
 import { Descent, Sight } from "../../src/pflego/deploy/gateway/page/client/head.js";
 import { Generator } from "../../src/pflego/deploy/gateway/page/client/randomness.js";
 import { solveHead } from "../../src/pflego/deploy/gateway/page/client/solve.js";
+import { isOf } from "../../src/pflego/deploy/gateway/page/client/store.js";
 
 const hex = (bytes) => Buffer.from(bytes).toString("hex");
 const tensor = (shape, value) => new Tensor(Float32Array.from({ length: shape.reduce((a, b) => a * b, 1) }, (_, i) => value(i)), shape);
@@ -47,6 +48,20 @@ test("bytes that were changed anywhere are refused", () => {
   }
   assert.throws(() => decode(whole.slice(0, -1)), MessageError);
   assert.throws(() => decode(new Uint8Array(4)), MessageError);
+  for (const header of ["{}", '{"__metadata__":null}', "null", "[]", "7"]) {
+    const bytes = new TextEncoder().encode(header);
+    assert.throws(() => decode(Uint8Array.from([bytes.length, 0, 0, 0, 0, 0, 0, 0, ...bytes])), MessageError, header);
+  }
+});
+
+test("one client is forgotten, and no other whose name ends alike", () => {
+  for (const [client, key] of [["3", "3"], ["ward.3", "ward.3"]]) {
+    const own = [["data", { key }], ["states", { key: `run.${key}` }], ["shared", { key: `run.${key}` }], ["answers", { key: 1, value: { client } }]];
+    for (const [table, entry] of own) {
+      assert.equal(isOf(client, table, entry), true);
+      for (const other of ["3", "ward.3", "run.3"].filter((name) => name !== client)) assert.equal(isOf(other, table, entry), false);
+    }
+  }
 });
 
 test("weights of another name, shape or that are not finite are refused", () => {

@@ -50,6 +50,7 @@ class Client:
 
     def __post_init__(self) -> None:
         data = self.data
+        self.federation.check_base(self.kit.base)
         self.federation.check(
             task=data.task, classes=data.classes, outputs=data.outputs, samples=len(data.x_train)
         )

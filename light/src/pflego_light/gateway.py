@@ -14,7 +14,7 @@ from http.client import HTTPException, HTTPMessage
 from threading import Event, Thread
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pflego_light.desk import Desk
 from pflego_light.errors import LightError, MessageError
@@ -35,6 +35,16 @@ class AwayError(LightError):
     """The gateway cannot be reached, or wants the client to come in anew."""
 
 
+class _Straight(HTTPRedirectHandler):
+    """Follows nobody to another address: the token is for this one."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Let a redirection be the error that it is."""
+
+
+_OPENER = build_opener(_Straight)
+
+
 @dataclass
 class Gateway:
     """A gateway, and the token that opens it."""
@@ -46,7 +56,7 @@ class Gateway:
 
     def who(self) -> str:
         """Say whom the token is for."""
-        said = json.loads(self._post("who")[0])
+        said = self._told("who", client=str, config=dict)
         self.config = said["config"]
         return str(said["client"])
 
@@ -56,7 +66,7 @@ class Gateway:
         while while_true():
             try:
                 if not self._session:
-                    self._session = json.loads(self._post("enter")[0])["session"]
+                    self._session = self._told("enter", session=str)["session"]
                 question, headers = self._post("take")
                 failures = 0
                 if "Pflego-Message" in headers:
@@ -89,24 +99,37 @@ class Gateway:
             except LightError:
                 return
 
+    def _told(self, what: str, **wanted: type) -> dict[str, Any]:
+        """Ask, and give the record that is answered: what it holds, by name, and of which type."""
+        try:
+            said = json.loads(self._post(what)[0])
+        except ValueError:
+            said = None
+        if not (isinstance(said, dict) and all(isinstance(said.get(n), kind) for n, kind in wanted.items())):
+            raise RefusedError(
+                f"{self.address} does not answer as a gateway does: is the link the right one?"
+            )
+        return said
+
     def _post(self, what: str, body: bytes = b"", kind: str = "text/plain") -> tuple[bytes, Any]:
+        session = self._session
         headers = {
             "Authorization": f"Bearer {self.token}",
-            "Pflego-Session": self._session,
+            "Pflego-Session": session,
             "Content-Type": kind,
         }
         request = Request(f"{self.address}v1/gateway/{what}", body, headers, method="POST")
         try:
-            with urlopen(request, timeout=_LONGEST) as answer:
+            with _OPENER.open(request, timeout=_LONGEST) as answer:
                 return answer.read(), answer.headers
         except HTTPError as error:
             why = error.read(500).decode(errors="replace").strip()
             if error.code == _CLOSED and what.startswith("give/"):  # nobody waits for it any more
                 return b"", error.headers
-            if error.code == _GONE:
+            if error.code == _GONE and self._session == session:  # not one that was begun meanwhile
                 self._session = ""
             if error.code in (_GONE, _EAGER) or error.code >= _SERVER:
                 raise AwayError(why) from error
-            raise RefusedError(why) from error
+            raise RefusedError(why or f"{self.address} answers with status {error.code}") from error
         except (OSError, HTTPException) as error:
             raise AwayError(f"{self.address} cannot be reached: {error}") from error

@@ -67,6 +67,11 @@ class Kit:
         return int(self.spec["backbone"]["features"])
 
     @property
+    def base(self) -> str:
+        """A digest of the backbone's frozen weights, which are in the graphs; empty: there are none."""
+        return str(self.spec["backbone"].get("base", ""))
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Map name to shape for all of theta."""
         return {one["name"]: tuple(one["shape"]) for one in self.spec["backbone"]["parameters"]}
@@ -91,7 +96,8 @@ class Graphs:
     """The sessions that run a kit's files; each is made when it is first asked for."""
 
     def __init__(self, spec: Mapping[str, Any], contents: Mapping[str, bytes], threads: int) -> None:
-        self.can_keep = "backward_kept" in contents  # activations, until the way back
+        # whether the way back needs no second way forth: activations are kept, or there is no way back
+        self.can_keep = "backward_kept" in contents or "backward" not in contents
         self._names = spec["names"]
         self._contents = dict(contents)
         self._threads = threads
@@ -107,13 +113,17 @@ class Graphs:
     def forward(self, theta: Weights, x: Array, *, keep: bool) -> tuple[Floats, Mapping[str, Any]]:
         """phi(x; theta), and what the way back will need."""
         given = {**theta, self._names["input"]: x}
-        found = self._run("forward_keeping" if keep else "forward", given)
+        found = self._run(
+            "forward_keeping" if keep and "forward_keeping" in self._contents else "forward", given
+        )
         return found.pop(self._names["features"]).numpy(), {**given, **found}
 
     def backward(
         self, passed: Mapping[str, Any], slope: Floats, names: Sequence[str], *, kept: bool
     ) -> Weights:
-        """slope^T d phi / d theta."""
+        """slope^T d phi / d theta; nothing, where all of theta is frozen."""
+        if not names:
+            return {}
         given = {**passed, self._names["slope"]: slope}
         found = self._run("backward_kept" if kept else "backward", given)
         return {name: found[self._names["gradient"] + name].numpy() for name in names}

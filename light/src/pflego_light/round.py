@@ -75,6 +75,7 @@ class Federation:
     most_classes: int  # of one client; 0 in regression
     outputs: int
     schema: str = ""
+    base: str = ""  # a digest of the weights that are frozen, and so never sent; empty: none are
 
     @classmethod
     def read(cls, read: Reader) -> Federation:
@@ -93,7 +94,16 @@ class Federation:
             most_classes=read.whole("most_classes", least=0),
             outputs=read.whole("outputs", least=1),
             schema=read.one("schema", (str,)),
+            base=read.one("base", (str,)) if "base" in read.facts else "",
         )
+
+    def check_base(self, own: str) -> None:
+        """Refuse to work with other frozen weights than the server's."""
+        if self.base and own != self.base:
+            raise MessageError(
+                f"the frozen weights of this kit are not the server's (digest {own[:8] or 'none'}, not "
+                f"{self.base[:8]}): make it again with pflego kit"
+            )
 
     def check(self, *, task: str, classes: tuple[int, ...], outputs: int, samples: int) -> None:
         """Refuse a federation that a client cannot be part of."""

@@ -53,6 +53,8 @@ def take_steps(
     velocity: Tensors = []
     for batch in batches:
         found = gradient(weights, batch)
+        if not moving:  # all of it is frozen
+            continue
         move: Tensors = [found[name] for name in moving]
         if rule.weight_decay:
             move = torch._foreach_add(move, places, alpha=rule.weight_decay)

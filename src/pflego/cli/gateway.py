@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -66,9 +67,19 @@ def token(
         known.revoke(tokens, client)
         say(f"the token of client {client} opens nothing any more")
         return
-    if not address.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
+    if not _is_safe(address):
         raise SettingError(f"browsers compute over https, or on this machine alone: {address!r} is neither")
     say(f"{address if address.endswith('/') else address + '/'}#token={known.give(tokens, client)}")
+
+
+def _is_safe(address: str) -> bool:
+    """Tell whether a browser computes on a page of this address, and nobody on the way reads along."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return False
+    here = parts.hostname in ("127.0.0.1", "localhost", "::1")
+    return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and here))
 
 
 def needs_flower() -> None:

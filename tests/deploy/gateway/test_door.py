@@ -128,6 +128,85 @@ def test_a_request_says_how_long_it_is(door: Open, length: str) -> None:
         assert line.recv(100).startswith(b"HTTP/1.1 411 ")
 
 
+def spoken(door: Open, *requests: str) -> list[bytes]:
+    """Send requests over one connection, all at once, and give the first line of every answer until it is closed."""
+    with socket.create_connection(("127.0.0.1", door.port), timeout=10) as line:
+        line.sendall("".join(requests).encode())
+        line.shutdown(socket.SHUT_WR)
+        said = b"".join(iter(lambda: line.recv(65536), b""))
+    return [part.partition(b"\r\n")[0] for part in said.split(b"HTTP/1.1 ")[1:]]
+
+
+def request_of(method: str, path: str, *headers: str, body: str = "") -> str:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", body])
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/"), ("GET", "/none"), ("GET", "/kit/spec.json"), ("POST", "/v1/gateway/who")],
+)
+def test_a_body_that_is_not_read_is_no_second_request(method: str, path: str, door: Open) -> None:
+    hidden = request_of("GET", "/")
+    for length in (f"Content-Length: {len(hidden)}", "Transfer-Encoding: chunked"):
+        assert len(spoken(door, request_of(method, path, length, body=hidden))) == 1
+
+
+def test_a_body_is_no_second_request_where_tokens_cannot_be_read(door: Open) -> None:
+    hidden, token = request_of("GET", "/"), f"Authorization: Bearer {door.given['ann']}"
+    door.house.tokens.write_text("damaged")
+    length = f"Content-Length: {len(hidden)}"
+    [status] = spoken(door, request_of("POST", "/v1/gateway/who", token, length, body=hidden))
+    assert status.startswith(b"500 ")
+
+
+def test_two_lengths_are_none(door: Open) -> None:
+    headers = (f"Authorization: Bearer {door.given['ann']}", "Content-Length: 0", "Content-Length: 9")
+    [status] = spoken(door, request_of("POST", "/v1/gateway/who", *headers, body="x" * 9))
+    assert status.startswith(b"411 ")
+
+
+def test_a_connection_goes_on_after_a_body_that_was_read(door: Open) -> None:
+    headers = (f"Authorization: Bearer {door.given['ann']}", "Content-Length: 2")
+    once = request_of("POST", "/v1/gateway/who", *headers, body="{}")
+    assert [status[:3] for status in spoken(door, once, once)] == [b"200", b"200"]
+    last = request_of("POST", "/v1/gateway/who", *headers, "Connection: close", body="{}")
+    assert [status[:3] for status in spoken(door, last, once)] == [b"200"]
+    old = once.replace("HTTP/1.1", "HTTP/1.0")  # which ends with its answer unless it asks for more
+    assert [status[:3] for status in spoken(door, old, once)] == [b"200"]
+
+
+def test_a_file_that_is_gone_is_an_answer_too(door: Open) -> None:
+    door.house.kit["/kit/spec.json"].unlink()
+    assert door.request("GET", "/kit/spec.json", token=door.given["ann"])[0] == 500
+
+
+def test_a_question_that_was_not_heard_is_given_again(door: Open) -> None:
+    session = enter(door, "ann")
+    number = ask(door, "ann")
+    for _ in range(2):  # the first answer may have been lost on its way
+        assert door.post("take", "ann", session)[2]["Pflego-Message"] == number
+    assert door.post(f"give/{number}", "ann", session, b"once")[0] == 204
+    assert answers(door, number) == {number: b"once"}
+
+
+def test_a_look_whose_connection_may_be_lost_gets_no_question(door: Open) -> None:
+    session = enter(door, "ann")
+    seen: dict[str, int] = {}
+
+    def look(name: str) -> None:
+        seen[name] = door.post("take", "ann", session)[0]
+
+    looks = [Thread(target=look, args=(name,)) for name in ("earlier", "later")]
+    for one in looks:
+        one.start()
+        time.sleep(0.1)
+    looks[0].join(timeout=10)
+    assert seen == {"earlier": 204}
+    ask(door, "ann")
+    looks[1].join(timeout=10)
+    assert seen["later"] == 200
+
+
 def test_an_answer_is_taken_once(door: Open) -> None:
     session = enter(door, "ann")
     number = ask(door, "ann")

@@ -73,6 +73,16 @@ def test_a_run_that_the_kit_is_not_for_is_refused(changed: dict[str, object], ap
         furnished(AppConfig.read(given), given)
 
 
+def test_a_kit_with_other_frozen_weights_is_refused(app: dict[str, object], tmp_path: Path) -> None:
+    given = {**app, "model.frozen": "all"}
+    with pytest.raises(SettingError):
+        furnished(AppConfig.read(given), given)
+    model = pflego.models.build("mlp", SHAPE, seed=5, frozen="all")
+    algorithm = pflego.PFLEGO(steps=5)
+    write_kit(tmp_path / "kit", model, algorithm, torch.zeros(4, *SHAPE), seed=5, graphs=GRAPHS)
+    furnished(AppConfig.read(given), given)
+
+
 def test_a_kit_of_another_method_is_refused(app: dict[str, object], tmp_path: Path) -> None:
     kit(tmp_path, pflego.FedAvg(steps=5, client_lr=0.1))
     given = {**app, "algorithm": "fedavg", "client_lr": 0.1}
@@ -80,14 +90,27 @@ def test_a_kit_of_another_method_is_refused(app: dict[str, object], tmp_path: Pa
         furnished(AppConfig.read(given), given)
 
 
-@pytest.mark.parametrize("missing", ["kit/spec.json", "tokens.json", "page/runtime/ort.wasm.min.mjs"])
+@pytest.mark.parametrize(
+    "missing", ["kit/spec.json", "kit/backward.onnx", "tokens.json", "page/runtime/ort.wasm.min.mjs"]
+)
 def test_what_is_missing_is_named(missing: str, app: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / missing).unlink()
     with pytest.raises(FolderError):
         furnished(AppConfig.read(app), app)
 
 
-@pytest.mark.parametrize("damaged", [{}, {"format": "pflego kit 1", "files": {}}, {"format": "other"}, []])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {},
+        [],
+        {"format": "other"},
+        {"format": "pflego kit 1", "files": {}},
+        {"format": "pflego kit 1", "files": []},
+        {"format": "pflego kit 1", "files": {"forward": {"name": "spec.txt"}}},
+        {"format": "pflego kit 1", "files": {}, "settings": {}, "inputs": {}, "method": {"name": "pflego"}},
+    ],
+)
 def test_a_damaged_kit_is_refused(damaged: object, app: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "kit" / "spec.json").write_text(json.dumps(damaged))
     with pytest.raises(FolderError):
@@ -101,6 +124,17 @@ def test_a_port_that_is_taken_is_said(app: dict[str, object]) -> None:
         given = {**app, "gateway_port": taken.getsockname()[1]}
         with pytest.raises(SettingError), opened(AppConfig.read(given), given):
             pass
+
+
+def test_an_address_of_sixteen_bytes_stands_in_brackets(app: dict[str, object]) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("needs IPv6")
+    with socket.socket(socket.AF_INET6) as free:
+        free.bind(("::1", 0))
+        port = free.getsockname()[1]
+    given = {**app, "gateway_host": "::1", "gateway_port": port}
+    with opened(AppConfig.read(given), given) as gateway:
+        assert gateway.address == f"http://[::1]:{port}/"
 
 
 def test_the_proxy_lets_browsers_in_where_there_is_a_gateway(app: dict[str, object], tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_name_that_cannot_be_a_clients_is_refused(name: str, tmp_path: Path) -
         tokens.give(tmp_path / "tokens.json", name)
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"ann": 3}', "\0"])
+@pytest.mark.parametrize("content", ["", "[]", '{"ann": 3}', '{"ann": "ü"}', '{"ann": ""}', "\0"])
 def test_a_damaged_file_lets_nobody_in(content: str, tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     file.write_text(content)

@@ -54,6 +54,16 @@ def test_a_vision_transformer_gives_its_class_token_and_is_cut_between_its_layer
     assert all(name.startswith(("layers.2.", "layernorm.")) for name in model.names)
 
 
+def test_weights_that_are_stored_by_columns_are_weights(folder: Path, tmp_path: Path) -> None:
+    theirs = transformers.AutoModel.from_pretrained(folder / "bert").state_dict()
+    turned = {name: w.t().contiguous().t() if w.dim() == 2 else w for name, w in theirs.items()}
+    torch.save(turned, tmp_path / "turned.pth")
+    ours, again = (
+        models.build(f"hf:{folder / 'bert'}", (7,), pretrained=given) for given in (None, str(tmp_path))
+    )
+    assert ours.fingerprint() == again.fingerprint()
+
+
 def test_a_residual_network_gives_the_mean_over_positions_and_takes_any_size(folder: Path) -> None:
     model = models.build(f"hf:{folder / 'resnet'}", (20, 20), image_size=32, frozen="embedder")
     assert features(model, torch.rand(3, 20, 20)).shape == (3, 8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -12,7 +13,7 @@ from torch import nn
 
 from pflego import models
 from pflego.errors import ModelError
-from pflego.models.networks.weights_file import load_weights
+from pflego.models.networks.weights_file import load_weights, read_weights
 
 
 def network(seed: int) -> nn.Module:
@@ -70,6 +71,20 @@ def test_a_damaged_file_is_refused(name: str, content: bytes, tmp_path: Path) ->
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ModelError):
         load_weights(network(1), tmp_path / name)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_with_damaged_bytes_is_read_or_refused(zipped: bool, tmp_path: Path) -> None:
+    torch.save(network(1).state_dict(), file := tmp_path / "a.pth", _use_new_zipfile_serialization=zipped)
+    whole, generator = file.read_bytes(), np.random.default_rng(0)
+    refused = 0
+    for place in generator.integers(0, min(len(whole), 700), 150):
+        file.write_bytes(whole[:place] + generator.bytes(1) + whole[place + 1 :])
+        try:
+            read_weights(file)
+        except ModelError:
+            refused += 1
+    assert refused
 
 
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:

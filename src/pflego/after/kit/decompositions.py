@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from functools import reduce
 from itertools import product
 from math import ceil, floor, prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -120,30 +120,34 @@ def convolution_backward(
         )  # (n, c, h)
     if output_mask[1]:
         narrow = int(weight.shape[1]) < _FEW or prod(map(int, weight.shape[2:])) > _PLACES
-        by = _weight_gradient_by_convolution if groups > 1 or narrow else _weight_gradient
-        at_weight = by(slope, x, weight, stride, padding, dilation, groups)
+        moves = _Moves(stride, padding, dilation)
+        if groups > 1 or narrow:
+            at_weight = _weight_gradient_by_convolution(slope, x, weight, moves, groups)
+        else:
+            at_weight = _weight_gradient(slope, x, weight, moves)
     if output_mask[2]:
         at_bias = slope.sum(dim=[0, *range(2, slope.dim())])
     return at_x, at_weight, at_bias
 
 
-def _weight_gradient(
-    slope: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-) -> Tensor:
+class _Moves(NamedTuple):
+    """How a kernel moves over its inputs: one number for every spatial axis."""
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+
+
+def _weight_gradient(slope: Tensor, x: Tensor, weight: Tensor, moves: _Moves) -> Tensor:
     """Give d/dw by products of matrices, one for each place of the kernel: runtimes are fastest at those."""
     sizes, places = [int(size) for size in weight.shape[2:]], [int(size) for size in slope.shape[2:]]
-    around = functional.pad(x, [each for pad in reversed(padding) for each in (pad, pad)])
+    around = functional.pad(x, [each for pad in reversed(moves.padding) for each in (pad, pad)])
     channels_first = around.transpose(0, 1)  # (c, n, h + 2p)
     moved = []
     for place in product(*map(range, sizes)):
         piece = channels_first
-        for axis, (k, count, a, d) in enumerate(zip(place, places, stride, dilation, strict=True), start=2):
+        along = zip(place, places, moves.stride, moves.dilation, strict=True)
+        for axis, (k, count, a, d) in enumerate(along, start=2):
             begin = k * d
             piece = piece[(slice(None),) * axis + (slice(begin, begin + (count - 1) * a + 1, a),)]
         moved.append(piece.flatten(1))  # (c, n h')
@@ -152,14 +156,9 @@ def _weight_gradient(
 
 
 def _weight_gradient_by_convolution(
-    slope: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
+    slope: Tensor, x: Tensor, weight: Tensor, moves: _Moves, groups: int
 ) -> Tensor:
+    stride, padding, dilation = moves
     n, places = x.shape[0], list(range(3, 3 + weight.dim() - 2))
     channels = int(weight.shape[1])  # of one group
     split = x.reshape(n, groups, channels, *x.shape[2:]).permute(2, 1, 0, *places)

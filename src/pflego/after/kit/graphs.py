@@ -35,7 +35,7 @@ class Graphs:
     """phi(x; theta), and slope^T d phi / d theta: ONNX files that take any number of samples."""
 
     forward: bytes
-    backward: bytes
+    backward: bytes | None  # None: all of the backbone is frozen, and there is no way back
     forward_keeping: (
         bytes | None
     )  # the same with activations, and the way back from them; None: they cannot be had
@@ -44,7 +44,9 @@ class Graphs:
 
     def files(self) -> dict[str, bytes]:
         """Map name to content, without the name's ending."""
-        made = {"forward": self.forward, "backward": self.backward}
+        made = {"forward": self.forward}
+        if self.backward is not None:
+            made["backward"] = self.backward
         if self.forward_keeping is not None and self.backward_kept is not None:
             made |= {"forward_keeping": self.forward_keeping, "backward_kept": self.backward_kept}
         return made
@@ -79,7 +81,11 @@ def export_graphs(model: Model, x: Tensor) -> Graphs:
             "another layer, or a full client"
         )
     return Graphs(
-        files["forward"], files["backward"], files.get("forward_keeping"), files.get("backward_kept"), error
+        files["forward"],
+        files.get("backward"),
+        files.get("forward_keeping"),
+        files.get("backward_kept"),
+        error,
     )
 
 
@@ -89,10 +95,10 @@ def _exported(model: Model, x: Tensor, *, keeping: bool = True) -> dict[str, byt
     given = {**theta, INPUT: x[:1].expand(SAMPLES, *x.shape[1:]).contiguous()}
     slope = {SLOPE: torch.zeros(SAMPLES, model.features)}
     gradients = [f"{GRADIENT}{name}" for name in theta]
-    files = {
-        "forward": _onnx(traced.forward(), given, [FEATURES], theta),
-        "backward": _onnx(traced.backward(), {**given, **slope}, gradients, theta),
-    }
+    files = {"forward": _onnx(traced.forward(), given, [FEATURES], theta)}
+    if not theta:
+        return files
+    files["backward"] = _onnx(traced.backward(), {**given, **slope}, gradients, theta)
     if keeping and (kept := traced.kept()) is not None:
         values = {f"{KEPT}{number}": _like(node) for number, node in enumerate(kept)}
         still = {*theta, *(name for name, node in zip(values, kept, strict=True) if _is_still(node))}
@@ -158,13 +164,16 @@ def _drawn(model: Model, x: Tensor, size: int, generator: torch.Generator) -> tu
 def _error(model: Model, sessions: Mapping[str, InferenceSession], x: Tensor, slope: Tensor) -> float:
     theta = {name: tensor.requires_grad_() for name, tensor in model.weights().items()}
     features = model.phi(theta, x)
-    gradients = torch.autograd.grad(features, list(theta.values()), slope, materialize_grads=True)
+    gradients: Sequence[Tensor] = ()
+    if theta:
+        gradients = torch.autograd.grad(features, list(theta.values()), slope, materialize_grads=True)
     wanted = {
         FEATURES: features.detach(),
         **{f"{GRADIENT}{n}": g for n, g in zip(theta, gradients, strict=True)},
     }
     given = {**_arrays(theta), INPUT: x.numpy(), SLOPE: slope.numpy()}
-    found = [{**_run(sessions["forward"], given), **_run(sessions["backward"], given)}]
+    plain = [sessions[role] for role in ("forward", "backward") if role in sessions]
+    found = [{name: array for session in plain for name, array in _run(session, given).items()}]
     if "backward_kept" in sessions:
         forth = _run(sessions["forward_keeping"], given)
         found.append({**forth, **_run(sessions["backward_kept"], {**given, **forth})})

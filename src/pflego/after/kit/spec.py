@@ -31,6 +31,8 @@ from pflego.learning.theory import ITERATIONS, first_vector
 
 FORMAT = "pflego kit 1"
 METHODS: tuple[type[Algorithm], ...] = (PFLEGO, FedAvg, FedProx, FedPer, FedRep)
+# what neither the names and shapes of theta nor the digest of frozen weights tell of a backbone
+_OF_LAYERS = ("image_size", "lora", "lora_alpha")
 _HEADS = ("zeros", "uniform", "centred", "layer")  # that a client without torch can draw
 
 
@@ -105,6 +107,7 @@ def spec_of(
             "model": str(model.source["model"]),
             "features": model.features,
             "dtype": _name(model.dtype),
+            "base": model.base,
             "parameters": [
                 {"name": name, "shape": list(tensor.shape)} for name, tensor in model.shared_weights().items()
             ],
@@ -148,6 +151,7 @@ def all_settings(model: Model, algorithm: Algorithm, seed: int, streaming: Strea
         "model_seed": model.source.get("model_seed", seed),
         "personal": None,
         "norm": model.norm,
+        **{name: model.source.get(name) for name in _OF_LAYERS},
         "seed": seed,
         **asdict(streaming),
     }
@@ -173,7 +177,7 @@ def _unsaid(algorithm: Algorithm, settings: Mapping[str, object], seed: int) -> 
     kind: Callable[..., Algorithm] = type(algorithm)
     own = {name: settings[name] for name in declared(type(algorithm))}
     found: dict[str, object] = {"algorithm": "pflego", "model": "mlp", "model_seed": seed, "seed": 0}
-    found |= {"personal": None, "norm": None, **asdict(Streaming())}
+    found |= {"personal": None, "norm": None, **dict.fromkeys(_OF_LAYERS), **asdict(Streaming())}
     for name in own:
         others: dict[str, Any] = {other: value for other, value in own.items() if other != name}
         try:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,13 +27,14 @@ from typing import Any, ClassVar
 
 from pflego.deploy.gateway import tokens
 from pflego.deploy.gateway.lobby import ClosedError, EagerError, GoneError, Lobby, ReplacedError
-from pflego.errors import UserError
+from pflego.errors import FolderError, UserError
 
 log = logging.getLogger("flwr.pflego")
 
 WAIT = 20.0  # seconds that a look for a question takes, at most
 _IDLE = 75.0  # seconds that a connection may say nothing
 _CONNECTIONS = 256  # at a time
+_OF_A_BODY = ("Content-Length", "Transfer-Encoding")
 _REASON = 500  # characters of why there is no answer
 _API = "/v1/gateway/"
 _TYPES = {
@@ -111,6 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = _IDLE
     server: Door
+    _goes_on: bool  # whether another request may follow this one
     _statuses: ClassVar[dict[type[UserError], HTTPStatus]] = {
         GoneError: HTTPStatus.GONE,
         ReplacedError: HTTPStatus.CONFLICT,
@@ -130,7 +132,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._serve(self._post)
 
-    def _serve(self, answer: Any) -> None:
+    def _serve(self, answer: Callable[[str], None]) -> None:
+        # a body that stays unread would be taken for the next request
+        self._goes_on = not self.close_connection
+        self.close_connection |= any(self.headers.get_all(name) for name in _OF_A_BODY)
         try:
             answer(self.path.partition("?")[0])
         except _Refusal as refusal:
@@ -149,13 +154,17 @@ class _Handler(BaseHTTPRequestHandler):
             if (file := house.kit.get(path)) is None:
                 raise _Refusal(HTTPStatus.NOT_FOUND, "there is nothing here")
             self._client()
-        stat = file.stat()
-        tag = f'"{stat.st_size:x}-{stat.st_mtime_ns:x}"'
+        try:
+            stat = file.stat()
+            tag = f'"{stat.st_size:x}-{stat.st_mtime_ns:x}"'
+            content = None if self.headers.get("If-None-Match") == tag else file.read_bytes()
+        except OSError as error:
+            raise FolderError(f"{file} cannot be read: {error.strerror or error}") from error
         headers = {"ETag": tag, "Cache-Control": "no-cache", "Content-Type": _TYPES[file.suffix]}
-        if self.headers.get("If-None-Match") == tag:
+        if content is None:
             self._answer(HTTPStatus.NOT_MODIFIED, headers=headers)
         else:
-            self._answer(HTTPStatus.OK, file.read_bytes(), headers)
+            self._answer(HTTPStatus.OK, content, headers)
 
     def _post(self, path: str) -> None:
         client, key = self._client()
@@ -203,14 +212,14 @@ class _Handler(BaseHTTPRequestHandler):
         known = tokens.read(self.server.house.tokens)
         client = tokens.whose(known, token.strip()) if scheme.lower() == "bearer" else None
         if client is None:
-            self.close_connection = True  # its body stays unread
             raise _Refusal(HTTPStatus.UNAUTHORIZED, "this token opens nothing: ask the operator for one")
         return client, known[client]
 
     def _body(self) -> bytes:
-        said, limit = self.headers.get("Content-Length", ""), self.server.house.limit
-        self.close_connection = True  # unless all of it is read
-        if self.headers.get("Transfer-Encoding") or not (said.isascii() and said.isdigit()):
+        lengths, limit = self.headers.get_all("Content-Length", []), self.server.house.limit
+        said = lengths[0] if len(lengths) == 1 else ""
+        if self.headers.get_all("Transfer-Encoding") or not (said.isascii() and said.isdigit()):
+            self.close_connection = True
             raise _Refusal(HTTPStatus.LENGTH_REQUIRED, "a request says how long it is")
         if len(said) > 12 or int(said) > limit:
             raise _Refusal(
@@ -219,7 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(said))
         if len(body) != int(said):
             raise _Refusal(HTTPStatus.BAD_REQUEST, "the request was cut off")
-        self.close_connection = self.headers.get("Connection", "").lower() == "close"
+        self.close_connection = not self._goes_on
         return body
 
     def _json(self, value: Mapping[str, object]) -> None:

@@ -7,19 +7,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from secrets import token_hex
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
+from pflego.deploy.flower.grid import AskedGrid, introduce
 from pflego.deploy.flower.messages import content_of, payload
 from pflego.deploy.gateway import tokens
 from pflego.deploy.gateway.lobby import Answer, Lobby, Question
 
 
-class JointGrid(Grid):
+class JointGrid(AskedGrid):
     """What a server loop sees.
 
     Parameters
@@ -36,8 +35,8 @@ class JointGrid(Grid):
         self._lobby, self._file, self._flower = lobby, file, flower
         self._sessions: dict[int, str] = {}  # by the number of a node
         self._asked: dict[str, Message] = {}  # by its id
-        if flower is None:  # what the process of a ServerApp is told when it starts, and messages ask for
-            TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        if flower is None:
+            introduce()
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """List all who are there."""
@@ -48,10 +47,6 @@ class JointGrid(Grid):
             for one in visits
         ]
         return [*([] if self._flower is None else self._flower.get_nodes()), *own]
-
-    def get_node_ids(self) -> Iterable[int]:
-        """List the numbers of all who are there."""
-        return [node.node_id for node in self.get_nodes()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages; an empty id is of somebody who has just gone."""
@@ -90,32 +85,6 @@ class JointGrid(Grid):
             for number, one in self._asked.items()
             if now < one.metadata.created_at + one.metadata.ttl
         }
-
-    def set_run(self, run: Run) -> None:
-        """Not asked for by pflego's loop."""
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Run:
-        """Not asked for by pflego's loop."""
-        raise NotImplementedError
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Not asked for by pflego's loop."""
-        raise NotImplementedError
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Not asked for by pflego's loop."""
-        raise NotImplementedError
 
 
 def _number(session: str) -> int:

@@ -59,6 +59,7 @@ class Visit:
     since: str
     seen: float
     questions: dict[str, Question] = field(default_factory=dict)  # by the ids of messages, in order
+    looks: int = 0  # for a question, so far
     left: bool = False  # a page that is loaded anew leaves, too, and is back at once
 
 
@@ -100,16 +101,25 @@ class Lobby:
             return self._visits[client].session
 
     def take(self, client: str, session: str, *, wait: float) -> tuple[str, Question] | None:
-        """Give the oldest question that was not taken, waiting for one if need be; None: there is none yet."""
+        """Give the oldest question that is open, waiting for one if need be; None: there is none yet.
+
+        Whoever looks again without having answered has not heard the question, or not been heard: it is given again. Of
+        two that look at a time only the later gets it, since the earlier may have lost its connection.
+        """
         end = time.monotonic() + wait
         with self._changed:
+            visit = self._visit(client, session)
+            visit.looks += 1
+            look = visit.looks
+            self._changed.notify_all()
             while True:
                 visit = self._visit(client, session)
                 self._expire(visit)
+                if visit.looks != look:
+                    return None
                 for number, question in visit.questions.items():
-                    if not question.taken:
-                        question.taken = True
-                        return number, question
+                    question.taken = True
+                    return number, question
                 if self.finished or not self._changed.wait(max(0.0, end - time.monotonic())):
                     return None
 

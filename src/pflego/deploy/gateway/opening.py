@@ -32,6 +32,7 @@ RUNTIME = (
     "blake2.js",
 )  # of onnxruntime-web and @noble/hashes, put there by `make web`
 _GOODBYE = 1.0  # seconds in which tabs hear that a run is finished
+_OF_A_KIT = (".json", ".onnx")
 _SHOWN = (".html", ".css", ".js", ".mjs", ".svg", ".wasm")
 
 
@@ -62,7 +63,8 @@ def opened(
         ) from error
     thread = Thread(target=door.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
     thread.start()
-    address = f"http://{settings.host}:{door.server_address[1]}/"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"http://{host}:{door.server_address[1]}/"
     log.info("clients in browsers come in at %s", address)
     try:
         yield Opened(JointGrid(house.lobby, house.tokens, flower), house.lobby, address)
@@ -112,32 +114,49 @@ def _kit(settings: Gateway) -> tuple[Mapping[str, object], dict[str, Path]]:
         if spec["format"] != FORMAT:
             raise FolderError(f"the kit in {folder} is of another version: make it again with pflego kit")
         names = ["spec.json", *(Path(one["name"]).name for one in spec["files"].values())]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, FolderError):
             raise
         raise FolderError(
             f"{folder} holds no kit that can be read: pflego kit APP --out {folder} --shape ... makes one"
         ) from error
+    for name in names:
+        if Path(name).suffix not in _OF_A_KIT or not (folder / name).is_file():
+            raise FolderError(f"the kit in {folder} has no file {name}: make it again with pflego kit")
     return spec, {f"/kit/{name}": folder / name for name in names}
 
 
 def _agreed(config: AppConfig, spec: Mapping[str, object]) -> Mapping[str, object]:
     """Refuse a kit that was made for another method, model or setting than the run's; give its settings."""
-    agreed, inputs, method = spec.get("settings"), spec.get("inputs"), spec.get("method")
-    if not (isinstance(agreed, dict) and isinstance(inputs, dict) and isinstance(method, dict)):
-        raise FolderError("the kit's spec.json is damaged: make it again with pflego kit")
+    agreed, inputs, method, backbone = (
+        _table(spec, name) for name in ("settings", "inputs", "method", "backbone")
+    )
+    if not isinstance(shape := inputs.get("shape"), list):
+        raise _damaged()
     if method.get("name") != "pflego":
         raise SettingError(
             f"clients in browsers play pflego, and not {method.get('name')}: leave out the gateway"
         )
-    model = config.model(tuple(inputs["shape"]))
+    model = config.model(tuple(shape))
     ours = all_settings(model, config.algorithm, config.seed, config.assignment.streaming)
     for name, value in json.loads(json.dumps(ours)).items():
         if agreed.get(name) != value:
             raise SettingError(
                 f"the kit was made for {name} = {agreed.get(name)!r}, and the run has {value!r}: make it again"
             )
+    if backbone.get("base", "") != model.base:
+        raise SettingError("the frozen weights of the kit are not those of the run: make it again")
     return agreed
+
+
+def _table(spec: Mapping[str, object], name: str) -> Mapping[str, object]:
+    if not isinstance(found := spec.get(name), dict):
+        raise _damaged()
+    return found
+
+
+def _damaged() -> FolderError:
+    return FolderError("the kit's spec.json is damaged: make it again with pflego kit")
 
 
 def _plain(name: str) -> str:

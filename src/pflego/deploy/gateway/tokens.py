@@ -6,6 +6,7 @@ A token is 32 random bytes. The server's file maps client ids to digests of toke
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from hashlib import sha256
 from hmac import compare_digest
@@ -17,6 +18,7 @@ from pflego.deploy.flower.facts import check_id
 from pflego.errors import FolderError, SettingError
 from pflego.files import make_folder, write_atomically
 
+_DIGEST = re.compile("[0-9a-f]{64}")
 _LONGEST = 200  # characters of a token that are looked at
 
 
@@ -47,8 +49,8 @@ def revoke(path: Path, client: str) -> None:
 def read(path: Path) -> Mapping[str, str]:
     """Map client id to the digest of its token."""
     try:
-        known = json.loads(path.read_text())
-        if not isinstance(known, dict) or not all(isinstance(one, str) for one in known.values()):
+        known = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(known, dict) or not all(map(_is_digest, known.values())):
             raise ValueError("it does not map ids to digests")
     except FileNotFoundError as error:
         raise FolderError(f"{path} is not there: pflego deploy token CLIENT makes it") from error
@@ -67,6 +69,10 @@ def whose(known: Mapping[str, str], token: str) -> str | None:
 def digest(token: str) -> str:
     """Give what is kept of a token."""
     return sha256(token.encode(errors="replace")).hexdigest()
+
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def _write(path: Path, known: Mapping[str, str]) -> None:

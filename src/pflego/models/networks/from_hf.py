@@ -85,7 +85,10 @@ def _network(name: str, pretrained: str | None) -> tuple[nn.Module, Any]:
 
 def _from_files(kind: Any, config: Any, given: str) -> nn.Module:
     """Load weights that were read as tensors alone, and let transformers give them their present names."""
-    tensors = {name: tensor.clone() for name, tensor in read_weights(given).items()}
+    tensors = {
+        name: tensor.clone(memory_format=torch.contiguous_format)  # as files of safetensors have to be
+        for name, tensor in read_weights(given).items()
+    }
     with tempfile.TemporaryDirectory(prefix="pflego-hf-") as folder:
         config.save_pretrained(folder)
         save_file(tensors, Path(folder) / "model.safetensors", metadata={"format": "pt"})

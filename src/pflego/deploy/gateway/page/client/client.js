@@ -9,7 +9,7 @@ import { checkFederation } from "./round.js";
 /** One client, ready to work; a federation that it cannot be part of is refused. */
 export class Client {
   constructor(kit, data, federation) {
-    checkFederation(federation, data);
+    checkFederation(federation, data, kit.spec.backbone.base ?? "");
     Object.assign(this, { kit, data, federation, method: new Pflego(kit.method) });
     this.problem = new Problem(kit, data, federation);
   }

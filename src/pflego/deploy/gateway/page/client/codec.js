@@ -40,7 +40,7 @@ export function decode(bytes) {
     if (error instanceof MessageError) throw error;
     throw new MessageError(`it cannot be read: ${error.message}`);
   }
-  if (metadata.format !== FORMAT) throw new MessageError("it was not written by this version of pflego");
+  if (metadata?.format !== FORMAT) throw new MessageError("it was not written by this version of pflego");
   const said = String(metadata.facts ?? "");
   const found = digest(tensors, said);
   if (metadata.digest !== found) throw new MessageError("its content does not match its digest");

@@ -87,11 +87,13 @@ export class Gateway {
   }
 
   async #fetch(path, more) {
+    const session = this.#session;
     const answer = await fetch(this.address + path, { ...this.#request(more), signal: this.#stopped.signal });
     if (answer.ok) return answer;
     const why = (await answer.text()).trim() || `status ${answer.status}`;
     if (answer.status === 410) {
-      this.#session = ""; // the server was started again, or has given this tab up: enter anew
+      // the server was started again, or has given this tab up: enter anew, unless that was done meanwhile
+      if (this.#session === session) this.#session = "";
       throw new Error(why);
     }
     if (answer.status === 404 && path.includes("/give/")) return answer; // nobody waits for this answer any more

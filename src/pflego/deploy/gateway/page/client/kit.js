@@ -68,14 +68,15 @@ class Graphs {
   #sessions = new Map();
 
   constructor(spec, contents, runtime) {
-    this.canKeep = "backward_kept" in contents; // activations, until the way back
+    // whether the way back needs no second way forth: activations are kept, or there is no way back
+    this.canKeep = "backward_kept" in contents || !("backward" in contents);
     Object.assign(this, { names: spec.names, contents, runtime, type: spec.inputs.dtype });
   }
 
   /** phi(x; theta), and what the way back will need. */
   async forward(theta, x, keep) {
     const given = this.#given(theta, x);
-    const { [this.names.features]: phi, ...kept } = await this.#run(keep ? "forward_keeping" : "forward", given);
+    const { [this.names.features]: phi, ...kept } = await this.#run(keep && "forward_keeping" in this.contents ? "forward_keeping" : "forward", given);
     return [new Tensor(phi.data, [...phi.dims]), { ...given, ...kept }];
   }
 
@@ -84,8 +85,9 @@ class Graphs {
     return this.#given(theta, x);
   }
 
-  /** slope^T d phi / d theta. */
+  /** slope^T d phi / d theta; nothing, where all of theta is frozen. */
   async backward(passed, slope, names, kept) {
+    if (!names.length) return {};
     const given = { ...passed, [this.names.slope]: this.#value(slope, "float32") };
     const found = await this.#run(kept ? "backward_kept" : "backward", given);
     return Object.fromEntries(

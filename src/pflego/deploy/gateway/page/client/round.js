@@ -43,12 +43,16 @@ export function readFederation(read) {
     mostClasses: read.whole("most_classes", 0),
     outputs: read.whole("outputs", 1),
     schema: read.text("schema"),
+    base: read.value("base") === undefined ? "" : read.text("base"), // a digest of the weights that are frozen, and never sent
     said: read.facts,
   };
 }
 
 /** Refuses a federation that a client cannot be part of. */
-export function checkFederation(federation, data) {
+export function checkFederation(federation, data, base) {
+  if (federation.base && federation.base !== base) {
+    throw new MessageError("the frozen weights of this kit are not the server's: its operator has to make it again");
+  }
   if (data.task !== federation.task) {
     throw new MessageError(`the federation does ${federation.task}, and these data are for ${data.task}`);
   }

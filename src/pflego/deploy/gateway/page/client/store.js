@@ -51,7 +51,7 @@ export class Store {
       walk.onsuccess = () => {
         const at = walk.result;
         if (!at) return;
-        if (table === "answers" ? at.value.client === client : at.key === client || String(at.key).endsWith(`.${client}`)) at.delete();
+        if (isOf(client, table, at)) at.delete();
         at.continue();
       };
     }
@@ -60,6 +60,12 @@ export class Store {
       whole.onabort = () => reject(new StorageError(`this browser cannot forget it: ${whole.error?.message}`));
     });
   }
+}
+
+/** Tells whether an entry is a client's. Keys of states and shared weights are RUN.CLIENT; a run's name has no dot. */
+export function isOf(client, table, { key, value }) {
+  if (table === "answers") return value.client === client;
+  return client === (table === "data" ? key : key.slice(key.indexOf(".") + 1));
 }
 
 function result(request) {
