@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from pflego_light.gateway import AwayError, Gateway, RefusedError
+from pflego.cli.gateway import _is_safe
+from pflego_light.__main__ import main
+from pflego_light.errors import SettingError
+from pflego_light.gateway import AwayError, Gateway, RefusedError, is_safe
 
 Reply = Callable[[str], tuple[int, dict[str, str], bytes]]  # a path to status, headers and body
 
@@ -56,6 +63,63 @@ def test_a_token_does_not_follow_to_another_address(status: int) -> None:
         with pytest.raises(RefusedError):
             Gateway(address, "secret").who()
         assert not asked
+
+
+@pytest.mark.parametrize(
+    ("address", "safe"),
+    [
+        ("https://example.org/visit/", True),
+        ("http://127.0.0.1:8001/", True),
+        ("http://localhost:8001/", True),
+        ("http://[::1]:8001/", True),
+        ("http://example.org/", False),
+        ("http://192.168.0.7:8001/", False),
+        ("http://127.0.0.1.example.org/", False),
+        ("http://127.0.0.1@example.org/", False),
+        ("http://[", False),
+        ("ftp://127.0.0.1/", False),
+        ("https://", False),
+    ],
+)
+def test_a_token_does_not_travel_in_the_clear(address: str, safe: bool) -> None:
+    assert is_safe(address) is _is_safe(address) is safe  # one rule for who gives a token and for who uses it
+    if safe:
+        Gateway(address, "secret")
+    else:
+        with pytest.raises(SettingError):
+            Gateway(address, "secret")
+
+
+def test_a_link_in_the_clear_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = tmp_path / "link.txt"
+    link.write_text("http://visit.invalid/#token=secret\n")
+    words = ["visit", str(tmp_path / "kit"), "--link", str(link), "--data", str(tmp_path / "own.npz")]
+    monkeypatch.setattr(sys, "argv", ["pflego-light", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said == (
+        "pflego-light: a token goes over https, or stays on this machine: 'http://visit.invalid/' is neither\n"
+    )
+
+
+def test_no_proxy_hears_what_stays_on_this_machine() -> None:
+    def told(_: str) -> tuple[int, dict[str, str], bytes]:
+        return 200, {}, b'{"client": "ann", "config": {}}'
+
+    with serving(told) as (proxy, overheard), serving(told) as (address, asked):
+        program = f"from pflego_light.gateway import Gateway; Gateway({address!r}, 'secret').who()"
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "http_proxy": proxy, "no_proxy": ""},
+            check=True,
+            timeout=60,
+        )
+        assert asked == ["/v1/gateway/who"]
+        assert not overheard
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,8 @@ def gateway(
         Lobby(silence, pause=0.0),
         file,
         dict(config or {}),
-        {"/": PAGE / "index.html"},
+        {f"/{one.relative_to(PAGE).as_posix()}": one for one in PAGE.rglob("*.*")}
+        | {"/": PAGE / "index.html"},
         dict(kit or {}),
         LIMIT,
     )

@@ -24,7 +24,7 @@ from pflego_light.gateway import Gateway
 from tests.support.browser import chromium, needs_browser
 from tests.support.processes import free_port, until
 from tests.support.tabs import needs_node
-from tests.support.visitors import FullDesk
+from tests.support.visitors import FullDesk, gateway
 
 pytestmark = [pytest.mark.slow, needs_browser, needs_node]
 
@@ -35,6 +35,7 @@ STROKES = {  # on a pad of 200 x 200, from its middle
     7: [(-60, -70), (60, -70), (-20, 80)],
 }
 KEPT = "return document.querySelectorAll('#gallery button').length"
+ASKED = "return performance.getEntriesByType('resource').map((one) => one.name)"
 # whom the page has talked to
 HOSTS = """
 return [...new Set(performance.getEntriesByType("resource").map((one) => new URL(one.name).origin))];
@@ -143,3 +144,19 @@ def test_a_visitor_draws_digits_and_has_a_model_of_them(tmp_path: Path) -> None:
         for thread in threads:
             thread.join(timeout=LONG)
     assert [row["missing"] for row in pflego.open_run(tmp_path / "out").history] == [0] * ROUNDS
+
+
+def test_a_token_does_not_leave_a_page_that_came_in_the_clear(tmp_path: Path) -> None:
+    with (
+        gateway(tmp_path, ["you"]) as door,
+        chromium("--host-resolver-rules=MAP visit.example 127.0.0.1") as driver,
+    ):
+        for host, sent in (("visit.example", False), ("localhost", True)):
+            driver.get(f"http://{host}:{door.port}/#token={door.given['you']}")
+            until(
+                "it goes no further: there is no kit",
+                lambda: texts(driver, "[data-state=wrong]"),
+                seconds=LONG,
+            )
+            assert ("token was not sent" in texts(driver, "#status")[0]) is not sent
+            assert any("v1/gateway" in name for name in driver.execute_script(ASKED)) is sent

@@ -6,7 +6,8 @@ import { test } from "node:test";
 import { Tensor, square } from "../../src/pflego/deploy/gateway/page/client/arrays.js";
 import { Blake2b, blake2b } from "../../src/pflego/deploy/gateway/page/client/blake2b.js";
 import { decode, encode, sortedJson } from "../../src/pflego/deploy/gateway/page/client/codec.js";
-import { MessageError } from "../../src/pflego/deploy/gateway/page/client/errors.js";
+import { MessageError, SettingError } from "../../src/pflego/deploy/gateway/page/client/errors.js";
+import { Gateway, isSafe } from "../../src/pflego/deploy/gateway/page/client/gateway.js";
 import { Descent, Sight } from "../../src/pflego/deploy/gateway/page/client/head.js";
 import { Generator } from "../../src/pflego/deploy/gateway/page/client/randomness.js";
 import { solveHead } from "../../src/pflego/deploy/gateway/page/client/solve.js";
@@ -61,6 +62,17 @@ test("one client is forgotten, and no other whose name ends alike", () => {
       assert.equal(isOf(client, table, entry), true);
       for (const other of ["3", "ward.3", "run.3"].filter((name) => name !== client)) assert.equal(isOf(other, table, entry), false);
     }
+  }
+});
+
+test("a token does not travel in the clear", () => {
+  for (const address of ["https://example.org/visit/", "http://127.0.0.1:8001/", "http://localhost:8001/", "http://[::1]:8001/"]) {
+    assert.equal(isSafe(address), true, address);
+    assert.equal(new Gateway(address, "secret").token, "secret");
+  }
+  for (const address of ["http://example.org/", "http://192.168.0.7:8001/", "http://127.0.0.1.example.org/", "http://127.0.0.1@example.org/"]) {
+    assert.equal(isSafe(address), false, address);
+    assert.throws(() => new Gateway(address, "secret"), SettingError, address);
   }
 });
 

@@ -14,10 +14,11 @@ from http.client import HTTPException, HTTPMessage
 from threading import Event, Thread
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener, getproxies
 
 from pflego_light.desk import Desk
-from pflego_light.errors import LightError, MessageError
+from pflego_light.errors import LightError, MessageError, SettingError
 
 _BEAT = 10.0  # seconds between two signs of life while at work
 _PAUSES = (1, 2, 5, 10)  # seconds until the next try, where the server cannot be reached
@@ -42,7 +43,20 @@ class _Straight(HTTPRedirectHandler):
         """Let a redirection be the error that it is."""
 
 
-_OPENER = build_opener(_Straight)
+# plain http is for this machine alone, and asks no proxy the way
+_OPENER = build_opener(
+    _Straight, ProxyHandler({kind: proxy for kind, proxy in getproxies().items() if kind != "http"})
+)
+
+
+def is_safe(address: str) -> bool:
+    """Tell whether a token may go to this address: over https, or on this machine alone."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return False
+    here = parts.hostname in ("127.0.0.1", "localhost", "::1")
+    return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and here))
 
 
 @dataclass
@@ -53,6 +67,12 @@ class Gateway:
     token: str
     config: Mapping[str, object] = field(default_factory=dict)  # what the run asks of its clients
     _session: str = ""
+
+    def __post_init__(self) -> None:
+        if not is_safe(self.address):
+            raise SettingError(
+                f"a token goes over https, or stays on this machine: {self.address!r} is neither"
+            )
 
     def who(self) -> str:
         """Say whom the token is for."""

@@ -1,6 +1,6 @@
 // The conversation with a federation's server, through its gateway: questions are fetched, answers are brought.
 
-import { ClientError } from "./errors.js";
+import { ClientError, SettingError } from "./errors.js";
 
 const BEAT = 10_000; // milliseconds between two signs of life while at work
 const PAUSES = [1, 2, 5, 10]; // seconds until the next try, where the server cannot be reached
@@ -8,12 +8,19 @@ const PAUSES = [1, 2, 5, 10]; // seconds until the next try, where the server ca
 /** Somebody else speaks for this client, or nobody may: nothing to try again. */
 export class Refused extends ClientError {}
 
+/** Whether a token may go to this address: over https, or on this machine alone. */
+export function isSafe(address) {
+  const { protocol, hostname } = new URL(address);
+  return protocol === "https:" || (protocol === "http:" && ["127.0.0.1", "localhost", "[::1]"].includes(hostname));
+}
+
 export class Gateway {
   #session = "";
   #stopped = new AbortController();
 
   /** address: of the gateway. told: is given words on what goes on. */
   constructor(address, token, { told = () => {} } = {}) {
+    if (!isSafe(address)) throw new SettingError("others could read along here, so your token was not sent: open this page by https");
     Object.assign(this, { address, token, told, config: {} });
   }
 
