@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from pflego.deploy.gateway import tokens
 from pflego.errors import FolderError, SettingError
@@ -39,6 +43,35 @@ def test_a_token_that_was_taken_back_is_nobodys(tmp_path: Path) -> None:
     assert tokens.give(file, "ann") != first
     with pytest.raises(SettingError):
         tokens.revoke(file, "bob")
+
+
+def test_tokens_given_and_taken_back_at_the_same_moment_are_all_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, read = tmp_path / "tokens.json", tokens.read
+    tokens.give(file, "zoe")
+
+    def slowly(path: Path) -> Mapping[str, str]:
+        known = read(path)
+        time.sleep(0.1)  # in which others could write
+        return known
+
+    monkeypatch.setattr(tokens, "read", slowly)
+    with ThreadPoolExecutor() as at_once:
+        given = {name: at_once.submit(tokens.give, file, name) for name in ("ann", "bob")}
+        taken = at_once.submit(tokens.revoke, file, "zoe")
+    taken.result()
+    assert read(file) == {name: tokens.digest(token.result()) for name, token in given.items()}
+    assert [path.stat().st_mode & 0o077 for path in tmp_path.iterdir()] == [0, 0]  # the file, and its lock
+
+
+def test_a_file_that_somebody_holds_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "tokens.json"
+    tokens.give(file, "ann")
+    monkeypatch.setattr(tokens, "_OTHERS", 0.1)
+    with FileLock(tmp_path / ".tokens.json.lock"), pytest.raises(FolderError, match="another process"):
+        tokens.revoke(file, "ann")
+    tokens.revoke(file, "ann")
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 81])

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 from secrets import token_urlsafe
+
+from filelock import FileLock, Timeout
 
 from pflego.codec import MessageError
 from pflego.deploy.flower.facts import check_id
@@ -20,6 +23,7 @@ from pflego.files import make_folder, write_atomically
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LONGEST = 200  # characters of a token that are looked at
+_OTHERS = 10.0  # seconds that others may take to write the file
 
 
 def give(path: Path, client: str) -> str:
@@ -28,22 +32,26 @@ def give(path: Path, client: str) -> str:
         check_id(client)
     except MessageError as error:
         raise SettingError(str(error)) from error
-    known = dict(read(path)) if path.exists() else {}
-    if client in known:
-        raise SettingError(
-            f"client {client!r} has a token already: take it back first, pflego deploy token {client} --revoke"
-        )
-    token = token_urlsafe(32)
-    _write(path, {**known, client: digest(token)})
+    make_folder(path.parent)
+    with _held(path):
+        known = dict(read(path)) if path.exists() else {}
+        if client in known:
+            raise SettingError(
+                f"client {client!r} has a token already: take it back first, pflego deploy token {client} --revoke"
+            )
+        token = token_urlsafe(32)
+        _write(path, {**known, client: digest(token)})
     return token
 
 
 def revoke(path: Path, client: str) -> None:
     """Let a token open nothing any more."""
-    known = dict(read(path))
-    if known.pop(client, None) is None:
-        raise SettingError(f"client {client!r} has no token in {path}")
-    _write(path, known)
+    read(path)  # where there is no file there is nothing to hold
+    with _held(path):
+        known = dict(read(path))
+        if known.pop(client, None) is None:
+            raise SettingError(f"client {client!r} has no token in {path}")
+        _write(path, known)
 
 
 def read(path: Path) -> Mapping[str, str]:
@@ -75,6 +83,23 @@ def _is_digest(value: object) -> bool:
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Keep others from writing the file between a look at it and its next version. A dead process holds nothing."""
+    lock = FileLock(path.parent / f".{path.name}.lock", mode=0o600)
+    try:
+        lock.acquire(timeout=_OTHERS)
+    except Timeout:
+        raise FolderError(
+            f"another process is at work on {path}: wait until it is done, or stop it"
+        ) from None
+    except OSError as error:
+        raise FolderError(f"cannot write {path}: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _write(path: Path, known: Mapping[str, str]) -> None:
-    make_folder(path.parent)
     write_atomically(path, f"{json.dumps(known, indent=1, ensure_ascii=False)}\n".encode(), private=True)
