@@ -13,7 +13,7 @@ import torch
 
 import pflego
 from pflego.runs.folder import HistoryWarning, RunFolder
-from pflego.runs.history import HistoryRow
+from pflego.runs.history import HistoryFile, HistoryRow
 from pflego.runs.run import Run
 from pflego.runs.state_files import StateFiles
 from tests.support.reference import World, assert_identical, world
@@ -143,6 +143,54 @@ def test_what_is_whole_is_opened_without_a_history_that_is_not(tmp_path: Path) -
     assert salvaged.evaluate() == run.evaluate()
     with pytest.raises(pflego.FolderError, match=r"metrics\.jsonl is damaged"):
         train(twin, tmp_path, rounds=8, resume=True)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '"round": "2"',
+        '"round": true',
+        '"round": 2.0',
+        '"round": null',
+        '"round": NaN',
+        '"rnd": 2',
+        '"round": 2,',
+    ],
+)
+def test_a_line_of_no_round_is_named_and_nothing_is_lost(tmp_path: Path, written: str) -> None:
+    twin = world(dtype=torch.float32)
+    train(twin, tmp_path, keep=2)
+    history = tmp_path / "metrics.jsonl"
+    lines = history.read_text().replace('"round": 2,', f"{written},")
+    history.write_text(lines)
+    why = r"metrics\.jsonl is damaged and was left as it is: line 2 does not say which round it is of$"
+    with pytest.raises(pflego.FolderError, match=why):
+        train(twin, tmp_path, rounds=8, resume=True)
+    folder = RunFolder(tmp_path)
+    kept = folder.kept()
+    with pytest.raises(pflego.FolderError, match=why):
+        folder.go_back(kept[0])
+    assert folder.kept() == kept
+    assert re.search(why, str(folder.check()["history"]))
+    (tmp_path / "checkpoint" / "server.safetensors").unlink()
+    with pytest.raises(pflego.FolderError):
+        train(twin, tmp_path, rounds=8, resume=True)
+    assert history.read_text() == lines
+    with pytest.raises(pflego.FolderError, match=why):
+        HistoryFile(history).rounds()
+
+
+def test_what_stands_behind_the_checkpoints_lines_is_no_damage(tmp_path: Path) -> None:
+    """A crash leaves half a line there; whatever it is, it is dropped when training goes on."""
+    twin = world(dtype=torch.float32)
+    train(twin, tmp_path)
+    history = tmp_path / "metrics.jsonl"
+    whole = history.read_bytes()
+    for more in (b'{"round": 7, "lo', b'{"round": "7"}\n', b"\n"):
+        history.write_bytes(whole + more)
+        assert len(opened(twin, tmp_path).history) == 6
+    train(twin, tmp_path, rounds=7, resume=True)
+    assert len(opened(twin, tmp_path).history) == 7
 
 
 def test_checking_names_what_is_not_whole(tmp_path: Path) -> None:

@@ -172,6 +172,8 @@ class RunFolder:
     def go_back(self, round_number: int) -> None:
         """Make the checkpoint that was kept of an earlier round the run's present one."""
         with self.held():
+            for history in (self._metrics, self._clients):
+                history.check(round_number)
             self._server.go_back(round_number)
             self._forget_beyond(round_number)
 

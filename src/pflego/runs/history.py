@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from pflego.errors import FolderError
 from pflego.files import write_atomically
@@ -57,19 +57,20 @@ class HistoryFile:
 
     def read(self, rounds: int, digest: str) -> list[dict[str, Any]]:
         """Read the lines of the rounds up to one, which must be those of the digest. Nothing is changed."""
-        rows, content = self._upto(rounds)
+        rows, content, foreign = self._upto(rounds)
         self._written = blake2b(content, digest_size=16)
         if self.digest != digest:
-            raise FolderError(
-                f"{self._path} is damaged and was left as it is: "
-                f"its lines up to round {rounds} are not those of the checkpoint"
-            )
+            self._refuse(foreign or f"its lines up to round {rounds} are not those of the checkpoint")
         self._known = rounds, len(content)
         return rows
 
     def rounds(self) -> int:
-        """Count the lines that are whole."""
-        return len(self._upto(sys.maxsize)[0])
+        """Count the lines, but for half a one that a crash has left."""
+        return len(self._readable(sys.maxsize)[0])
+
+    def check(self, rounds: int) -> None:
+        """Refuse a file with something else than lines of ours before those that `cut` would drop."""
+        self._readable(rounds)
 
     def cut(self, rounds: int) -> None:
         """Drop the lines of later rounds."""
@@ -80,20 +81,35 @@ class HistoryFile:
                 return
             content = content[:length]
         else:
-            content = self._upto(rounds)[1]
+            content = self._readable(rounds)[1]
         self._written = blake2b(content, digest_size=16)
         write_atomically(self._path, content)
 
-    def _upto(self, rounds: int) -> tuple[list[dict[str, Any]], bytes]:
-        """Read the first lines that are whole and of a round not above this one: as rows, and as they are."""
+    def _readable(self, rounds: int) -> tuple[list[dict[str, Any]], bytes]:
+        rows, content, foreign = self._upto(rounds)
+        if foreign:
+            self._refuse(foreign)
+        return rows, content
+
+    def _upto(self, rounds: int) -> tuple[list[dict[str, Any]], bytes, str]:
+        """Read the first lines that are whole and of a round not above this one: as rows, and as they are.
+
+        Last: which line is none of ours, where reading ended at one. Half a line is ours: a crash leaves it.
+        """
         rows: list[dict[str, Any]] = []
         content, end = self._content(), 0
-        for line in content.splitlines(keepends=True):
-            if (row := _row(line)) is None or row["round"] > rounds:
+        for place, line in enumerate(content.splitlines(keepends=True), start=1):
+            if (row := _row(line)) is None:
+                whole = line.endswith(b"\n")
+                return rows, content[:end], f"line {place} does not say which round it is of" if whole else ""
+            if row["round"] > rounds:
                 break
             rows.append(row)
             end += len(line)
-        return rows, content[:end]
+        return rows, content[:end], ""
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise FolderError(f"{self._path} is damaged and was left as it is: {why}")
 
     def _content(self) -> bytes:
         return self._path.read_bytes() if self._path.exists() else b""
@@ -103,7 +119,6 @@ def _row(line: bytes) -> dict[str, Any] | None:
     """Read a line; None for half a one, or none of ours."""
     try:
         row = json.loads(line)
-        float(row["round"])
-    except (ValueError, TypeError, KeyError):
+    except ValueError:
         return None
-    return row if isinstance(row, dict) else None
+    return row if isinstance(row, dict) and type(row.get("round")) is int else None
