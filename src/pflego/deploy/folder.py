@@ -12,6 +12,7 @@ import tomli_w
 
 from pflego.declaration import declared
 from pflego.deploy.flower.app_config import AppConfig, Deployment, simulated
+from pflego.deploy.gateway.settings import Gateway
 from pflego.errors import FolderError, SettingError
 from pflego.files import make_folder, write_atomically
 from pflego.runs.record import TABLES
@@ -26,13 +27,15 @@ VISIT = """
             limit_except GET POST {
                 deny all;
             }
-            proxy_pass http://127.0.0.1:$gateway/;
+            client_max_body_size $limit;
+            proxy_pass http://$host:$port/;
             proxy_http_version 1.1;
             proxy_set_header Connection "";
             proxy_request_buffering off;
             proxy_max_temp_file_size 0;
         }
 """
+_HERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # where those who listen everywhere are found
 _SHOWN = ["algorithm", "rounds", "participation", "seed", "steps", "client_lr", "server_lr", "missing"]
 _SHOWN += ["evaluate_every", "model", "out"]  # what stands in every app; the rest where it was given
 
@@ -63,7 +66,7 @@ def write_app(folder: Path, given: Mapping[str, object]) -> list[Path]:
         "listen": str(LISTEN),
         "port": str(PORT),
         "body": BODY,
-        "visit": Template(VISIT).substitute(gateway=port) if (port := config.deployment.gateway.port) else "",
+        "visit": _visit(config.deployment.gateway),
     }
     written = []
     for source in sorted(path for path in TEMPLATE.rglob("*") if path.suffix in {".py", ".template"}):
@@ -72,6 +75,17 @@ def write_app(folder: Path, given: Mapping[str, object]) -> list[Path]:
         write_atomically(path, Template(source.read_text()).substitute(values).encode())
         written.append(path)
     return written
+
+
+def _visit(gateway: Gateway) -> str:
+    """Give nginx's way to a gateway, with its address and its limit; none where there is no gateway."""
+    if not gateway.port:
+        return ""
+    if not re.fullmatch("[A-Za-z0-9.:-]*", gateway.host):
+        raise SettingError(f"gateway_host must be an address or a name of this machine, not {gateway.host!r}")
+    host = _HERE.get(gateway.host, gateway.host)
+    host = f"[{host}]" if ":" in host else host
+    return Template(VISIT).substitute(host=host, port=gateway.port, limit=gateway.limit)
 
 
 def _help(settings: Settings) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ import torch
 
 import pflego
 from pflego.after.kit import Graphs, write_kit
+from pflego.deploy.certificates import write_certificates
 from pflego.deploy.flower.app_config import AppConfig, Deployment
 from pflego.deploy.folder import write_app
 from pflego.deploy.gateway import opening, tokens
 from pflego.deploy.gateway.opening import furnished, opened
 from pflego.errors import FolderError, SettingError
+from tests.support.processes import NGINX
 
 SHAPE = (8,)
 GRAPHS = Graphs(b"forward", b"backward", None, None, 0.0)  # nobody runs them here
@@ -142,3 +145,40 @@ def test_the_proxy_lets_browsers_in_where_there_is_a_gateway(app: dict[str, obje
     write_app(tmp_path / "without", {"steps": 5})
     assert "proxy_pass http://127.0.0.1:8001/;" in (tmp_path / "with" / "nginx.conf").read_text()
     assert "location /visit/" not in (tmp_path / "without" / "nginx.conf").read_text()
+
+
+@pytest.mark.parametrize(
+    ("host", "found"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("10.0.0.7", "10.0.0.7"),
+        ("::1", "[::1]"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "[::1]"),
+        ("", "127.0.0.1"),
+    ],
+)
+def test_the_proxy_goes_where_the_gateway_is_and_lets_through_what_it_takes(
+    host: str, found: str, tmp_path: Path
+) -> None:
+    write_app(tmp_path / "app", {"gateway_port": 8001, "gateway_host": host, "gateway_limit": 200_000_000})
+    visit = (tmp_path / "app" / "nginx.conf").read_text().partition("location /visit/")[2]
+    assert f"proxy_pass http://{found}:8001/;" in visit
+    assert "client_max_body_size 200000000;" in visit
+    if NGINX.exists():
+        write_certificates(tmp_path / "certs", ["server.example.org"])
+        config = tmp_path / "app" / "nginx.conf"
+        told = subprocess.run(
+            [NGINX, "-t", "-p", tmp_path, "-c", config],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert told.returncode == 0, told.stderr
+
+
+def test_a_host_that_would_be_more_than_one_in_nginx_conf_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="gateway_host"):
+        write_app(tmp_path / "app", {"gateway_port": 8001, "gateway_host": "a; deny all"})
+    assert not (tmp_path / "app").exists()

@@ -23,7 +23,7 @@ class Gateway:
     tokens
         The file that says who may come in, as pflego deploy token writes it.
     limit
-        The largest number of bytes of a request.
+        The largest number of bytes of a request. nginx.conf has it as it was when the app was made.
     silence
         Seconds without a sign of life after which a tab counts as gone.
     """
