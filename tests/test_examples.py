@@ -85,6 +85,7 @@ def test_accuracy_against_epsilon_is_kept_drawn_and_not_trained_twice(
     assert json.loads(out.read_text()) == kept
 
 
+@pytest.mark.thorough
 def test_an_attacker_is_right_more_often_without_noise_and_never_more_than_epsilon_allows(
     tmp_path: Path, example: Example
 ) -> None:

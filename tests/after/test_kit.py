@@ -199,9 +199,8 @@ def test_pooling_by_means_is_put_in_other_words(
 @pytest.mark.parametrize(
     "name",
     [
-        "images",
-        pytest.param("words", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("signals", "normed")),
+        pytest.param("images", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in NETS if name != "images"),
     ],
 )
 def test_graphs_compute_what_torch_does(name: str) -> None:

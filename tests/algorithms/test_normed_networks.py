@@ -41,7 +41,7 @@ DIVISIONS: dict[str, tuple[Norm, str | None, str]] = {
 
 
 @pytest.mark.parametrize("division", DIVISIONS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", often(CASES, "pflego"))
 def test_it_follows_numpy(name: str, division: str) -> None:
     """Unequal clients, three of five in a round, batches of which some are of a single sample, dropout."""
     twin, chosen, case = world(), pflego.Fixed(3), CASES[name]
@@ -238,7 +238,7 @@ LIMITS: dict[str, tuple[pflego.Algorithm, pflego.Algorithm, int, int, float]] = 
 
 
 @pytest.mark.parametrize("division", DIVISIONS)
-@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("name", often(LIMITS))
 def test_limits_are_the_same_on_these_networks(name: str, division: str) -> None:
     """With rates that are measured in training mode, momentum and weight decay."""
     ours, theirs, clients, rounds, p = LIMITS[name]

@@ -13,6 +13,7 @@ from pflego.algorithms import methods
 from pflego.learning.gram import Opening
 from pflego.learning.heads.linear import plain_loops
 from pflego.learning.problem import Speedup
+from tests.support.cases import often
 from tests.support.reference import (
     algorithm_1,
     assert_follows,
@@ -114,7 +115,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("rate", [BETA, "auto"])
 # perfedavg cuts samples in parts; fedpac divides by how many samples tell as much, which copies do not
-@pytest.mark.parametrize("name", [name for name in methods() if name not in ("perfedavg", "fedpac")])
+@pytest.mark.parametrize("name", often(name for name in methods() if name not in ("perfedavg", "fedpac")))
 def test_a_weight_of_two_is_the_sample_twice(name: str, rate: float | str) -> None:
     weighted, often, model = repeated()
     np.testing.assert_allclose(weighted.masses, often.sizes)

@@ -12,6 +12,7 @@ from torch import nn
 
 import pflego
 from pflego.engines.parallel import map_in_threads
+from tests.support.cases import often
 from tests.support.reference import assert_identical
 
 CPU = torch.device("cpu")
@@ -109,7 +110,7 @@ class Wide(nn.Module):
 @pytest.mark.parametrize(
     "head", [None, lambda m, k: nn.Sequential(nn.Linear(m, 6), nn.Tanh(), nn.Linear(6, k))]
 )
-@pytest.mark.parametrize("method", [pflego.PFLEGO, pflego.FedAvg, pflego.Ditto])
+@pytest.mark.parametrize("method", often([pflego.PFLEGO, pflego.FedAvg, pflego.Ditto], pflego.FedAvg))
 def test_a_run_in_threads_is_the_run_without_them(
     method: type[pflego.Algorithm], head: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from pflego.exchange.weighting import (
     equally,
 )
 from pflego.federation.network import Network
+from tests.support.cases import often
 from tests.support.reference import cohorts, world
 from tests.support.rivals import assert_at, every_method
 
@@ -38,7 +39,7 @@ def test_no_method_is_left_out() -> None:
 
 @pytest.mark.parametrize("weighting", ["samples", "equal"])
 @pytest.mark.parametrize("missing", ["zero", "renormalise"])
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", often(methods(), "pflego", "fedavg"))
 def test_a_missing_reply_means_the_same_to_every_method(
     name: str, missing: Missing, weighting: WeightingName
 ) -> None:

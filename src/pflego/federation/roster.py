@@ -301,7 +301,7 @@ def _members(clients: object) -> list[Client]:
 def _checked_masses(masses: npt.ArrayLike, clients: int) -> npt.NDArray[np.float64]:
     try:
         found = np.asarray(masses, dtype=np.float64)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise DataError(f"masses must be a number for each client: {error}") from error
     if found.shape != (clients,) or not (np.isfinite(found) & (found > 0)).all():
         raise DataError(f"a federation of {clients} clients needs as many masses, numbers above 0")

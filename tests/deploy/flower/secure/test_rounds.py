@@ -161,7 +161,7 @@ def test_secrets_are_for_their_owner_and_gone_after_the_round(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("stage", ["train.keys", "train.shares", "train.masked", "train.unmask"])
-@pytest.mark.parametrize("how", ["silence", "error"])
+@pytest.mark.parametrize("how", often(["silence", "error"]))
 def test_a_site_lost_before_any_stage_is_missing_and_the_sum_is_right(
     stage: str, how: str, tmp_path: Path
 ) -> None:
