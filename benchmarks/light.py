@@ -108,7 +108,7 @@ def _round(name: str, folder: Path, repeats: int) -> dict[str, float]:
     problems = Problems(pflego.Federation([pflego.Client(0, x, y)]), model)
     shared = algorithm.init_shared(model, classes, 0)
     states: dict[ClientId, Weights] = {0: algorithm.init_state(problems[0], 0)}
-    torchs = LocalEngine(problems, algorithm, states, evaluate=False)
+    torchs = LocalEngine(problems, algorithm, states)
     own = light.Client(
         light.Kit.read(kit.folder),
         light.Data.read(0, folder / "own.npz"),

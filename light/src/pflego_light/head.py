@@ -22,6 +22,7 @@ import numpy.typing as npt
 from pflego_light.arrays import Floats
 
 Any2d: TypeAlias = npt.NDArray[np.floating]
+_LARGE = np.float32(80)  # exp of it is a float32, and 1 / (1 + that) as good as 0
 _AGAIN = 2  # times that a head that went uphill is tried again with a tenth of the rate
 
 
@@ -81,12 +82,34 @@ class Sight:
     def _residual(self, difference: Floats) -> Floats:
         """softmax(z) - t of all outputs but the last, (K - 1, n), which stands at 0."""
         z = difference @ self.across
+        if len(z) == 1:  # 1 / (1 + exp(-z)), in half the calls
+            np.negative(z, out=z)
+            np.exp(np.minimum(z, _LARGE, out=z), out=z)
+            z += 1
+            np.reciprocal(z, out=z)
+            z -= self.wanted[:-1]
+            return z
         top = z.max(axis=0, initial=0.0)
         z -= top
         np.exp(z, out=z)
         z /= z.sum(axis=0) + np.exp(-top)
         z -= self.wanted[:-1]
         return z
+
+    def softmax_steps(self, head: Floats, count: int, rate: float) -> Floats:
+        """Take gradient steps: on differences to the last row alone, which moves by the sum of what the others do not.
+
+        With g_k the gradient of row k, W_k - W_K moves by rate (g_k + sum_j g_j), j over all rows but the last.
+        """
+        difference, moved = head[:-1] - head[-1], np.zeros_like(head[:-1])
+        each = np.float32(rate / len(self.phi))
+        for _ in range(count):
+            move = self._residual(difference) @ self.phi
+            move *= each
+            moved += move
+            difference -= move
+            difference -= move if len(move) == 1 else move.sum(axis=0)
+        return np.vstack([head[:-1] - moved, head[-1:] + moved.sum(axis=0, keepdims=True)])
 
     def gradient(self, head: Floats) -> Gradient:
         """Compute loss and joint gradient."""
@@ -150,6 +173,8 @@ class Descent:
 
     def steps(self, sight: Sight, head: Floats, count: int) -> Floats:
         """Take steps."""
+        if self.rule == "gd" and not self.decay and sight.softmax:
+            return sight.softmax_steps(head, count, self.rate)
         move = self._moves()
         head = head.copy()
         for _ in range(count):

@@ -88,8 +88,9 @@ class Kit:
     def prepare(self, x: Array) -> Array:
         """Turn stored inputs into what the graphs take."""
         inputs = self.spec["inputs"]
-        prepared = np.ascontiguousarray(x, dtype=inputs["dtype"])
-        return prepared if inputs["divide_by"] == 1 else prepared / np.float32(inputs["divide_by"])
+        if inputs["divide_by"] == 1:
+            return np.ascontiguousarray(x, dtype=inputs["dtype"])
+        return np.divide(x, np.float32(inputs["divide_by"]), dtype=np.float32)
 
 
 class Graphs:
