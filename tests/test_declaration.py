@@ -76,7 +76,7 @@ def work(
     device: str | torch.device = "auto",
     start: Literal["zeros"] | Callable[[int], float] = "zeros",
     who: Annotated[int | str, Reads(str)] = 3,
-    radio: Radio = Radio(),  # noqa: B008 - as `train` has it
+    radio: Radio = Radio(),  # as `train` has it
     hidden: Annotated[int, InPython] = 0,
 ) -> None:
     """Work.
