@@ -28,10 +28,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """A file's tests share a worker, and their fixtures. A page of documentation is as long as a file by itself."""
+    """A file's tests share a worker, and their fixtures.
+
+    A page of documentation is as long as a file by itself. Federations of real processes take turns: they look for
+    messages many times a second while they wait, and several at once would mostly wait for each other.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid if "test_docs" in nodeid else super()._split_scope(nodeid)
+        if "test_docs" in nodeid:
+            return nodeid
+        return "processes" if "test_processes" in nodeid else super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
