@@ -30,14 +30,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class ByFile(LoadFileScheduling):  # type: ignore[misc]
     """A file's tests share a worker, and their fixtures.
 
-    A page of documentation is as long as a file by itself. Federations of real processes take turns: they look for
-    messages many times a second while they wait, and several at once would mostly wait for each other.
+    A page of documentation is as long as a file by itself. Federations of real processes below a folder take turns:
+    they look for messages many times a second while they wait, and many at once would mostly wait for each other.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         if "test_docs" in nodeid:
             return nodeid
-        return "processes" if "test_processes" in nodeid else super()._split_scope(nodeid)
+        if "test_processes" in nodeid:
+            return "/".join(nodeid.split("/")[:2])  # tests/deploy, tests/light, tests/web
+        return super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
