@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import httpx
 from flwr.app import Context, Error, Message
@@ -98,8 +97,7 @@ def _do(address: str, token: str) -> None:
             f"a message could not be taken or answered ({error}): start this site again"
         ) from error
     finally:
-        with suppress(httpx.HTTPStatusError):  # of a task that the SuperNode has dropped meanwhile
-            push_task_output(client, context, status, "")
+        push_task_output(client, context, status, "")  # refused and logged, if the task was dropped
         if heartbeat.is_running:
             heartbeat.stop()
         client.close()
