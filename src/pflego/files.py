@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
+from filelock import BaseFileLock, Timeout
 from safetensors import SafetensorError, safe_open
 
 from pflego.codec import Decoded, Facts, Reader, checked, digest_of, encode
@@ -25,6 +26,26 @@ def make_folder(path: Path, *, private: bool = False) -> None:
             path.chmod(0o700)
     except OSError as error:
         raise FolderError(f"cannot write to the folder {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def locked(lock: BaseFileLock, *, wait: float, what: str, place: str) -> Iterator[None]:
+    """Hold a lock on something, after this many seconds of waiting for others. A dead process holds nothing.
+
+    place: what cannot be written where there can be no lock.
+    """
+    try:
+        lock.acquire(timeout=wait)
+    except Timeout:
+        raise FolderError(
+            f"another process is at work on {what}: wait until it is done, or stop it"
+        ) from None
+    except OSError as error:
+        raise FolderError(f"cannot write {place}: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:

@@ -32,13 +32,13 @@ from functools import partial
 from pathlib import Path
 from secrets import token_bytes
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from pflego.codec import Decoded
 from pflego.engines.peers import Peers
 from pflego.errors import FolderError, UserError
 from pflego.federation.roster import ClientId
-from pflego.files import make_folder, remove_drafts, write_atomically
+from pflego.files import locked, make_folder, remove_drafts, write_atomically
 from pflego.runs.history import Evaluations, HistoryFile, HistoryRow
 from pflego.runs.record import RECORD, Tables, differences, joined_states
 from pflego.runs.server_files import ServerFiles, round_of
@@ -131,21 +131,11 @@ class RunFolder:
         make_folder(self.path)
         make_folder(inner := self.schema.parent, private=True)
         lock = FileLock(inner / ".lock", is_singleton=True)  # who holds it may hold it again
-        try:
-            lock.acquire(timeout=wait)
-        except Timeout:
-            raise FolderError(
-                f"another process is at work on the run in {self.path}: wait until it is done, or stop it"
-            ) from None
-        except OSError as error:
-            raise FolderError(f"cannot write to the folder {self.path}: {error.strerror or error}") from error
-        try:
+        with locked(lock, wait=wait, what=f"the run in {self.path}", place=f"to the folder {self.path}"):
             if lock.lock_counter == 1:
                 for folder in (self.path, inner, self._states.folder, self._server.earlier):
                     remove_drafts(folder)
             yield
-        finally:
-            lock.release()
 
     def begin(self, settings: Tables, *, schema: str | None = None) -> None:
         """Start a new run here; refuse if there is one already. `schema` says how raw values become tensors."""

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 from secrets import token_urlsafe
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from pflego.codec import MessageError
 from pflego.deploy.flower.facts import check_id
 from pflego.errors import FolderError, SettingError
-from pflego.files import make_folder, write_atomically
+from pflego.files import locked, make_folder, write_atomically
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LONGEST = 200  # characters of a token that are looked at
@@ -83,22 +83,10 @@ def _is_digest(value: object) -> bool:
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
-@contextmanager
-def _held(path: Path) -> Iterator[None]:
-    """Keep others from writing the file between a look at it and its next version. A dead process holds nothing."""
+def _held(path: Path) -> AbstractContextManager[None]:
+    """Keep others from writing the file between a look at it and its next version."""
     lock = FileLock(path.parent / f".{path.name}.lock", mode=0o600)
-    try:
-        lock.acquire(timeout=_OTHERS)
-    except Timeout:
-        raise FolderError(
-            f"another process is at work on {path}: wait until it is done, or stop it"
-        ) from None
-    except OSError as error:
-        raise FolderError(f"cannot write {path}: {error.strerror or error}") from error
-    try:
-        yield
-    finally:
-        lock.release()
+    return locked(lock, wait=_OTHERS, what=str(path), place=str(path))
 
 
 def _write(path: Path, known: Mapping[str, str]) -> None:
