@@ -39,7 +39,7 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
             return nodeid
         if "test_processes" in nodeid:
             return "/".join(nodeid.split("/")[:2])  # tests/deploy, tests/light, tests/web
-        return super()._split_scope(nodeid)
+        return str(super()._split_scope(nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
