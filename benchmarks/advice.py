@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from pflego.advice.statistics import Floats
 from pflego.advice.verdict import MARGIN, RELATIVE_MARGIN, Answer, answer
 from pflego.advice.words import Advice, Standing
 from pflego.algorithms.base import Algorithm
+from pflego.comparison.rates import main_rate
 
 FEDERATIONS: dict[str, dict[str, Any]] = {
     "digits, 20 clients, 2 classes each": {"data": "digits", "clients": 20, "classes_per_client": 2},
@@ -69,26 +70,22 @@ def rounds_for(standing: Standing, most: int, *, higher_is_better: bool) -> int:
     return standing.round if harm > (MARGIN if higher_is_better else RELATIVE_MARGIN * best) else most
 
 
-def at_rate(variants: Sequence[Algorithm], rate: float) -> Algorithm:
-    """Return the variant with the rate that the contest chose."""
-    rates = {}
-    for variant in variants:
-        settings = variant.settings()
-        rates[float(str(settings.get("server_lr", settings["client_lr"])))] = variant
-    return rates[rate]
+def at_rate(variant: Algorithm, rate: float) -> Algorithm:
+    """Give a contender the rate that the contest chose, which may have looked at some of the clients only."""
+    return replace(variant, **{main_rate(variant) or "": rate})
 
 
 def train_all(federation: pflego.Federation, advice: Advice, rounds: int) -> dict[str, Trained]:
     """Train every contender on all training data."""
     model = pflego.models.build("mlp", tuple(federation[0].x_train.shape[1:]))
-    variants = {one.name: one.variants for one in contenders(model, federation, steps=STEPS)}
+    first = {one.name: one.variants[0] for one in contenders(model, federation, steps=STEPS)}
     trained = {}
     for standing in advice.standings:
         length = rounds_for(standing, rounds, higher_is_better=federation.task.higher_is_better)
         run = pflego.train(
             federation,
             model,
-            at_rate(variants[standing.name], standing.rate),
+            at_rate(first[standing.name], standing.rate),
             rounds=length,
             evaluate_every=None,
             progress=False,

@@ -7,7 +7,7 @@ Every method gets `--seconds` of processor time to choose its main rate and how 
 fifth of the training data held out, and as many once more to train, from the start, with what it chose. PFLEGO's search
 is over rates alone. Rivals take mini-batches of 32, one or five epochs per round; FedAvg is also tried as the paper
 has it, with 50 steps on all samples. Methods are judged by everyone on test data, adapted as a participant does before
-it is judged, after every tenth of the training; evaluations cost nobody anything.
+it is judged, after every eighth of the training; evaluations cost nobody anything.
 
 Keeps the curves as JSON, draws them beside it and prints the tables of docs/results.md. What the file holds already is
 not trained again.
@@ -27,10 +27,13 @@ import pflego
 from pflego.algorithms.base import Algorithm
 from pflego.comparison.rates import candidates, main_rate
 from pflego.data.validation import hold_out
+from pflego.engines.local import LocalEngine
+from pflego.learning.evaluation import pooled
 from pflego.report.plots import Curve, Panel, draw
 from results_file import ResultsFile
 
-POINTS = 10  # of a curve
+POINTS = 8  # of a curve
+JUDGES = 4  # in a search every fourth client is asked how good a trial was
 WARM_UP, TIMED = 1, 3  # rounds, to find out what one takes
 LEAST = 2  # rounds of a trial
 SHARES = (0.90, 0.95, 0.99)  # of the best figure of all
@@ -132,18 +135,14 @@ class Study:
         for way, name, rate in trials:
             rounds = max(LEAST, int(self.seconds / len(trials) / paces[way]))
             algorithm = replace(way, **{name: rate})
-            figure = (
-                validation.train(algorithm, rounds, evaluate_every=0)
-                .history[-1]
-                .get("everyone_adapted_accuracy")
-            )
+            figure = judged(validation.train(algorithm, rounds, evaluate_every=None))
             tried.append((words(algorithm, name), rounds, figure))
             if figure is not None and figure > highest:
                 best, highest = algorithm, figure
         return best, tried
 
     def follow(self, algorithm: Algorithm, pace: float) -> list[dict[str, float]]:
-        """Train for the time there is, and give how far it had come after every tenth of it."""
+        """Train for the time there is, and give how far it had come after every eighth of it."""
         rounds = max(POINTS, int(self.seconds / pace) // POINTS * POINTS)
         points, passes, sent = [], 0.0, 0.0
         for row in self.train(algorithm, rounds, evaluate_every=rounds // POINTS).history:
@@ -161,6 +160,13 @@ class Study:
                     }
                 )
         return points
+
+
+def judged(run: pflego.Run) -> float | None:
+    """Give the accuracy of some clients after the steps a participant takes before it is judged; None: not finite."""
+    engine = LocalEngine(run.problems, run.algorithm, run.states)
+    judges = range(0, len(run.federation), JUDGES)
+    return pooled(engine.scores(run.shared, adapt=True, only=judges), run.federation.task)
 
 
 def words(algorithm: Algorithm, rate: str) -> dict[str, Any]:

@@ -35,10 +35,11 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        if "test_docs" in nodeid:
+        file, _, _ = nodeid.partition("::")
+        if file.endswith("test_docs.py"):
             return nodeid
-        if "test_processes" in nodeid:
-            return "/".join(nodeid.split("/")[:2])  # tests/deploy, tests/light, tests/web
+        if "/test_processes" in file:
+            return "/".join(file.split("/")[:2])  # tests/deploy, tests/light, tests/web
         return str(super()._split_scope(nodeid))
 
 

@@ -95,7 +95,7 @@ def test_the_wheels_are_small_and_marked_as_typed(wheels: list[Path]) -> None:
         assert wheel.stat().st_size < 5e6
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_was_installed_from_a_wheel_works(elsewhere: Elsewhere) -> None:
     where = elsewhere.run("python", "-c", "import pflego; print(pflego.__file__, pflego.__version__)")
     assert where.stdout.startswith(str(elsewhere.folder))

@@ -18,6 +18,7 @@ import pytest
 from pflego.cli import main
 from pflego.data.sets import find
 from pflego.errors import MissingExtraError
+from tests.support.cases import often
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -25,6 +26,8 @@ NEEDING = re.compile(r"^```(python|bash) needs=(\S+)\n(.*?)^```", re.MULTILINE |
 TABLE = re.compile(r"(?:^ *\|.*\n)+", re.MULTILINE)
 DATA_FILE = re.compile(r"\]\(([\w./-]+\.(?:json|toml))\)")
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHOWING = [page for page in PAGES if BLOCK.search(page.read_text())]
+FIRST = {ROOT / "README.md", *(ROOT / "docs" / name for name in ("guide.md", "your-own-data.md", "data.md"))}
 
 
 @pytest.fixture(autouse=True)
@@ -56,9 +59,7 @@ def test_every_table_of_measurements_names_its_data_file(page: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("page", often(SHOWING, *FIRST), ids=lambda page: page.name)
 def test_what_the_documentation_shows_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ import pflego
 from pflego.algorithms.registry import methods
 from pflego.errors import FolderError
 from pflego.runs.run import Run
+from tests.support.cases import often
 from tests.support.reference import assert_same_weights, world
 from tests.support.rivals import of_kind
 
@@ -144,7 +145,7 @@ def test_a_loaded_model_predicts_classes_and_probabilities(tmp_path: Path, digit
     assert torch.equal(ours.probabilities(x), theirs.probabilities(x))
 
 
-@pytest.mark.parametrize("method", methods())
+@pytest.mark.parametrize("method", often(methods(), "pflego"))
 def test_a_model_of_any_method_is_loaded_again(tmp_path: Path, method: str) -> None:
     twin = world(dtype=torch.float32)
     algorithm = of_kind(methods()[method], steps=6)

@@ -196,13 +196,8 @@ def test_pooling_by_means_is_put_in_other_words(
         torch.testing.assert_close(ours, layer(x))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("images", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.thorough) for name in NETS if name != "images"),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", NETS)
 def test_graphs_compute_what_torch_does(name: str) -> None:
     make, _, features = NETS[name]
     torch.manual_seed(0)

@@ -122,7 +122,7 @@ def first_update(algorithm: pflego.Algorithm, division: str) -> tuple[pflego.Mod
 
 
 @pytest.mark.parametrize("division", ["a norm's weights at home", "batch norm at home"])
-@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("name", often(BOTH))
 def test_what_is_personal_is_neither_sent_nor_shared(name: str, division: str) -> None:
     """Nor has it a control variate, a slope, a gradient or anything else among what travels."""
     model, shared, update = first_update(made(name), division)
@@ -186,7 +186,7 @@ def test_it_resumes_to_the_bit_and_lets_newcomers_in(name: str, division: str, t
         assert joined.personal_model(client)(site.x_train).isfinite().all()
 
 
-@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("name", often(BOTH))
 def test_training_mode_takes_no_more_passes(name: str) -> None:
     twin, algorithm = world(), made(name)
     frozen = pflego.train(

@@ -63,7 +63,7 @@ def test_pflego_follows_algorithm_1(regression: bool, common: bool, exact: bool)
     np.testing.assert_allclose([row["loss"] for row in run.history], trace.losses, rtol=1e-10)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - PLAIN_TWINS))
+@pytest.mark.parametrize("name", often(sorted(METHODS.keys() - PLAIN_TWINS), "pflego"))
 @pytest.mark.parametrize("speedup", ["none", "gram"])
 def test_every_method_follows_its_equations(
     name: str, speedup: Speedup, monkeypatch: pytest.MonkeyPatch
@@ -156,7 +156,7 @@ def test_variants_take_a_weight_of_two_as_the_sample_twice(name: str) -> None:
         assert_same_weights(ours.states[client], theirs.states[client], within=1e-8)
 
 
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", often(methods(), "pflego"))
 def test_every_method_trains_on_batches_in_single_precision(name: str) -> None:
     twin = world(dtype=torch.float32, weighted=True)
     settings = {"steps": 2, "batch_size": 4, **SETTINGS.get(name, {})}

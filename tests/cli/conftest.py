@@ -7,6 +7,7 @@ import pytest
 from pflego.algorithms.registry import methods
 from pflego.settings.experiment import Experiment
 from tests.support.afterwards import WARDS, numbers, patients
+from tests.support.cases import often
 
 
 def train(folder: Path, data: Path, **settings: object) -> Path:
@@ -40,7 +41,7 @@ def sums(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(folder / "run", numbers(folder, "sums", regression=True), clients=3)
 
 
-@pytest.fixture(scope="session", params=methods())
+@pytest.fixture(scope="session", params=often(methods(), "pflego", "fedavg"))
 def of_every_method(
     arrays: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Path:

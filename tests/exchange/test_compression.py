@@ -32,6 +32,7 @@ from pflego.exchange.round import Round
 from pflego.runs.run import Run
 from pflego.settings.experiment import Experiment
 from pflego.weights import Weights, nbytes, weighted_sum
+from tests.support.cases import often
 from tests.support.reference import F64, Params, World, assert_identical, cohorts, distance, world
 from tests.support.rivals import assert_at, every_method
 
@@ -236,7 +237,7 @@ def train(twin: World, algorithm: pflego.Algorithm, **options: object) -> Run:
 
 
 @pytest.mark.parametrize("which", TWINS)
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", often(methods(), "pflego", "fedavg"))
 def test_feedback_goes_with_every_method(name: str, which: str) -> None:
     """Each client's memory in NumPy, one for every array that becomes smaller."""
     kind, apply, size = TWINS[which]
@@ -272,7 +273,7 @@ def test_feedback_goes_with_every_method(name: str, which: str) -> None:
     assert_at(run, simulation, 1e-8)
 
 
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"local"}))
+@pytest.mark.parametrize("name", often(sorted(METHODS.keys() - {"local"}), "pflego", "fedavg"))
 def test_fine_levels_are_nearly_what_was_meant_with_every_method(name: str) -> None:
     twin = world()
     plain, fine = (
@@ -284,7 +285,7 @@ def test_fine_levels_are_nearly_what_was_meant_with_every_method(name: str) -> N
         assert fine.history[0]["bytes_up"] < 0.7 * plain.history[0]["bytes_up"]  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", often(methods(), "pflego", "fedavg"))
 def test_a_server_that_divides_does_so_by_what_it_was_told_exactly(name: str) -> None:
     run = train(world(), METHODS[name].algorithm, compression="random:0.2")
     assert [row["refused"] for row in run.history] == [0, 0, 0]

@@ -22,6 +22,7 @@ from pflego.learning.problems import Problems
 from pflego.randomness import torch_generator
 from pflego.runs.run import Run
 from pflego.weights import Weights
+from tests.support.cases import often
 from tests.support.own_parts import Damped, Loudest
 from tests.support.reference import Params, World, cohorts, world
 from tests.support.rivals import Combine, add_up, assert_at, every_method
@@ -80,7 +81,7 @@ def train(twin: World, algorithm: pflego.Algorithm, **options: object) -> Run:
     [(pflego.Median(), median), (Loudest(), loudest), (Damped(), damped)],
     ids=["median", "own rule", "own rule for sums"],
 )
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", often(methods(), "pflego", "fedavg"))
 def test_a_rule_goes_with_every_method(name: str, rule: Aggregation, combine: Combine) -> None:
     twin = world()
     run = train(twin, METHODS[name].algorithm, aggregation=rule)
@@ -132,7 +133,7 @@ def test_under_a_rule_a_missing_reply_is_one_less_to_look_at(name: str, missing:
     ],
     ids=["clip", "own", "own, then clip", "clip, then own"],
 )
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", often(methods(), "pflego", "fedavg"))
 def test_transforms_go_with_every_method(
     name: str, transforms: Sequence[object], transform: Callable[[Params], Params]
 ) -> None:
@@ -142,7 +143,7 @@ def test_transforms_go_with_every_method(
     assert_at(run, simulation)
 
 
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"local"}))
+@pytest.mark.parametrize("name", often(sorted(METHODS.keys() - {"local"}), "pflego", "fedavg"))
 def test_a_rule_and_a_transform_go_together(name: str) -> None:
     twin = world()
     run = train(

@@ -26,6 +26,7 @@ from pflego.learning.problems import Problems
 from pflego.runs.run import Run
 from pflego.training.loop import NothingLearnedWarning, PrivacyWarning
 from pflego.weights import Weights, minus, norm
+from tests.support.cases import often
 from tests.support.reference import (
     F64,
     Adam,
@@ -102,7 +103,7 @@ class Mechanism:
         return f"gradient/{OURS[name]}" if first_of_two else OURS[name]
 
 
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - REFUSED))
+@pytest.mark.parametrize("name", often(sorted(METHODS.keys() - REFUSED), "pflego", "fedavg"))
 def test_every_method_that_only_sums_takes_clipped_and_noisy_sums(name: str) -> None:
     twin, rival = world(), METHODS[name]
     run = train(twin, rival.algorithm)
@@ -122,7 +123,7 @@ def test_methods_are_sorted_into_those_that_sum_and_those_that_are_refused() -> 
     assert METHODS.keys() == methods().keys()
 
 
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - REFUSED))
+@pytest.mark.parametrize("name", often(sorted(METHODS.keys() - REFUSED), "pflego", "fedavg"))
 def test_no_noise_and_a_huge_clip_are_the_plain_run_to_the_bit(name: str) -> None:
     """Weights are 1/r where replies are not counted; missing="inverse" has the same in a plain run."""
     twin, loose = world(dtype=torch.float32), ClientPrivacy(clip=1e9, noise=0)
@@ -288,43 +289,36 @@ def test_a_following_clip_is_kept_with_the_server(tmp_path: Path) -> None:
     assert not torch.equal(fixed.shared["0.weight"], whole.shared["0.weight"])
 
 
-def test_a_private_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    """A process that is killed at once after a round, without a chance to tidy up."""
-    options = (
-        "rounds=6, participation=pflego.Binomial(0.5), seed=3, weighting='equal', "
-        f"privacy=pflego.ClientPrivacy(clip={CLIP}, noise={NOISE}, delta=1e-3), resume=True"
-    )
-    script = f"""
-import os, signal, sys, torch
+def killed_after_four_rounds(folder: Path) -> int:
+    """Train in a process that is killed at once after a round, without a chance to tidy up."""
+    script = """
+import os, signal, sys
 import pflego
-from tests.support.reference import world
+from tests.exchange.test_privacy import private
 
 class Kill(pflego.Callback):
     def on_round(self, run, row):
-        if row["round"] == 4 and sys.argv[2] == "kill":
+        if row["round"] == 4:
             os.kill(os.getpid(), signal.SIGKILL)
 
-twin = world(dtype=torch.float32)
-pflego.train(twin.federation, twin.model, pflego.PFLEGO(steps=3), {options}, out=sys.argv[1], callbacks=[Kill()])
+private(sys.argv[1], callbacks=[Kill()])
 """
+    command = [sys.executable, "-c", script, str(folder)]
     root = Path(__file__).parents[2]
+    return subprocess.run(command, cwd=root, check=False, capture_output=True).returncode
 
-    def start(out: str, how: str) -> int:
-        command = [sys.executable, "-c", script, str(tmp_path / out), how]
-        return subprocess.run(command, cwd=root, check=False, capture_output=True).returncode
 
-    assert start("killed", "kill") == -9
-    assert start("killed", "go on") == 0
-    assert start("whole", "go on") == 0
-    twin = world(dtype=torch.float32)
-    ours, theirs = (
-        pflego.open_run(
-            tmp_path / name, federation=twin.federation, model=twin.model, algorithm=pflego.PFLEGO(steps=3)
-        )
-        for name in ("killed", "whole")
-    )
-    assert_identical(ours, theirs)
-    assert ours.plan.privacy == PRIVACY
+def private(folder: Path | str, **options: Any) -> Run:
+    """Train for six rounds under noise."""
+    method, chance = pflego.PFLEGO(steps=3), pflego.Binomial(0.5)
+    return train(world(dtype=torch.float32), method, rounds=6, participation=chance, out=folder, **options)
+
+
+def test_a_private_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    assert killed_after_four_rounds(tmp_path / "killed") == -9
+    resumed = private(tmp_path / "killed", resume=True)
+    assert_identical(resumed, private(tmp_path / "whole"))
+    assert resumed.plan.privacy == PRIVACY
 
 
 def test_clipping_single_samples_is_no_privacy_of_samples() -> None:

@@ -27,7 +27,7 @@ def libraries(pid: int) -> str:
     return Path(f"/proc/{pid}/maps").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(not NGINX.exists(), reason="nginx is not installed (Debian: nginx-light)")
 def test_a_light_site_beside_a_full_one_survives_its_death(tmp_path: Path) -> None:
     configs: dict[str, dict[str, str | Path]] = {}

@@ -74,6 +74,11 @@ def sites(folder: Path, names: Sequence[str] = NAMES, *, classes: bool = True) -
     return nodes
 
 
+PATIENCE = (
+    2.0  # seconds for those who come, on a busy machine too, where the server waits for one who will not
+)
+
+
 def train(nodes: dict[int, Node], out: Path, **changed: bool | float | int | str | None) -> pflego.Run:
     """Train them on Flower; None: a setting is left out."""
     given = {**CONFIG, **changed, "out": str(out)}

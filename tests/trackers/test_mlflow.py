@@ -8,9 +8,10 @@ import pytest
 
 import pflego
 from pflego.trackers import MLflow, TrackerWarning
+from tests.support.extras import later
 from tests.support.tracked import EVALUATED, ROUNDS, interrupted, train
 
-pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'pflego[mlflow]'")
+later("mlflow", reason="mlflow is not installed: pip install 'pflego[mlflow]'")
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -3,18 +3,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import pflego
 from pflego.runs.history import HistoryRow
 from pflego.trackers import WandB
+from tests.support.extras import later
 from tests.support.tracked import EVALUATED, ROUNDS, interrupted, train
 
-pytest.importorskip("wandb", reason="wandb is not installed: pip install 'pflego[wandb]'")
+if TYPE_CHECKING:
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
-import wandb
-from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+wandb = later("wandb", reason="wandb is not installed: pip install 'pflego[wandb]'")
 
 _BLOCK = 32768  # a W&B file is a LevelDB log: records in parts, none of which crosses the end of a block
 _FILE_HEADER, _HEADER = 7, 7
@@ -32,6 +34,8 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def records(file: Path) -> Iterator[Record]:
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+
     content, at, parts = file.read_bytes(), _FILE_HEADER, b""
     while at + _HEADER <= len(content):
         if _BLOCK - at % _BLOCK < _HEADER:

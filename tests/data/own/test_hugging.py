@@ -10,8 +10,9 @@ from PIL import Image
 import pflego
 from pflego import UserError
 from pflego.data.problems import DataProblems
+from tests.support.extras import later
 
-datasets = pytest.importorskip("datasets")
+datasets = later("datasets", reason="the library datasets is not installed")
 
 
 def table(rows: int = 12) -> Any:

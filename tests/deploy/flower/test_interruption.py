@@ -14,7 +14,7 @@ import pflego
 from pflego.deploy.flower.client import app
 from tests.deploy.flower.test_equality import assert_close, assert_same_history, here, state
 from tests.support.grid import Answer, Node, NoReplyError, opened
-from tests.support.sites import NAMES, sites, train
+from tests.support.sites import NAMES, PATIENCE, sites, train
 
 AWAY = "mill"
 NODE = 1000 - NAMES.index(AWAY)
@@ -157,7 +157,7 @@ def test_who_belongs_to_a_run_is_settled_when_it_begins(
     train(nodes, tmp_path / "server", rounds=1)
     change(nodes[NODE])
     with caplog.at_level("WARNING", "flwr.pflego"):
-        run = train(nodes, tmp_path / "server", rounds=2, wait=0.1)
+        run = train(nodes, tmp_path / "server", rounds=2, wait=PATIENCE)
     assert run.history[1]["missing"] == 1
     assert why in caplog.text
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pflego
-from tests.support.sites import NAMES, arrays, sites, train
+from tests.support.sites import NAMES, PATIENCE, arrays, sites, train
 
 
 def test_a_federation_can_be_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -43,7 +43,7 @@ def test_a_client_whose_data_have_changed_is_turned_away(
     train(nodes, tmp_path / "server", rounds=1)
     np.savez(tmp_path / "mill" / "own.npz", **arrays(NAMES.index("mill") + 1))  # type: ignore[arg-type]
     with caplog.at_level("WARNING", "flwr.pflego"):
-        run = train(nodes, tmp_path / "server", rounds=2, wait=0.1)
+        run = train(nodes, tmp_path / "server", rounds=2, wait=PATIENCE)
     assert run.history[1]["missing"] == 1
     assert "client 'mill' now has 26 samples and had 22: start a new run" in caplog.text
 

@@ -38,7 +38,7 @@ def answered(folder: Path, names: list[str]) -> bool:
     return {kept(folder, name)[1] for name in names} == {rounds(folder) + 1}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(not NGINX.exists(), reason="nginx is not installed (Debian: nginx-light)")
 def test_a_federation_goes_on_with_those_who_come_and_without_those_who_go(tmp_path: Path) -> None:
     configs = settle(tmp_path, SITES)

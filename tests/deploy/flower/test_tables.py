@@ -17,7 +17,7 @@ from pflego.deploy.folder import write_app
 from pflego.deploy.inspection import inspect
 from pflego.deploy.own_model import own_run
 from tests.support.grid import Node
-from tests.support.sites import CONFIG, train
+from tests.support.sites import CONFIG, PATIENCE, train
 
 NAMES = ["hill", "lake", "moor"]
 PRICE = 250_000.0  # what the prices of houses scatter by, about
@@ -101,7 +101,7 @@ def test_weights_beyond_the_operators_limits_are_turned_away(
 ) -> None:
     limits: dict[str, int | str] = {"min-clients": 2, "sample-limits": "moor: 40"}
     with caplog.at_level("WARNING", "flwr.pflego"):
-        run = train(settled(tmp_path, "w"), tmp_path / "server", rounds=1, wait=0.1, **limits)
+        run = train(settled(tmp_path, "w"), tmp_path / "server", rounds=1, wait=PATIENCE, **limits)
     assert run.federation.ids == ["hill", "lake"]
     assert "sample_limits allows 40" in caplog.text
 
@@ -115,7 +115,7 @@ def test_weights_that_change_during_a_run_are_noticed(
     changed = [f"{row.rpartition(',')[0]},5" for row in (first, *rows)]
     (tmp_path / "lake.csv").write_text("\n".join([head, *changed]) + "\n")
     with caplog.at_level("WARNING", "flwr.pflego"):
-        run = train(nodes, tmp_path / "server", rounds=2, wait=0.1, **{"min-clients": 3})
+        run = train(nodes, tmp_path / "server", rounds=2, wait=PATIENCE, **{"min-clients": 3})
     assert run.history[1]["missing"] == 1
     assert "weights that sum to" in caplog.text
 
@@ -172,6 +172,6 @@ def test_a_schema_that_changes_during_a_run_is_noticed(
     (tmp_path / "other.json").write_text(json.dumps({**schema, "label_mean": 0.0}))
     nodes[1].config = {**nodes[1].config, "schema": str(tmp_path / "other.json")}
     with caplog.at_level("WARNING", "flwr.pflego"):
-        run = train(nodes, tmp_path / "server", rounds=2, wait=0.1, **{"min-clients": 3})
+        run = train(nodes, tmp_path / "server", rounds=2, wait=PATIENCE, **{"min-clients": 3})
     assert run.history[1]["missing"] == 1
     assert "the federation reads its data by another schema: all sites need the same file" in caplog.text

@@ -15,7 +15,7 @@ import pflego
 from pflego.deploy.flower.client import app
 from pflego.deploy.flower.gathering import capped
 from tests.support.grid import Answer, Node, alter
-from tests.support.sites import NAMES, SHAPE, arrays, sites, train
+from tests.support.sites import NAMES, PATIENCE, SHAPE, arrays, sites, train
 
 LIAR = "mill"
 NODE = 1000 - NAMES.index(LIAR)
@@ -111,7 +111,7 @@ def test_a_test_set_that_has_grown_is_turned_away(tmp_path: Path, caplog: pytest
     train(nodes, tmp_path / "server", rounds=1)
     nodes[NODE].answer = claiming(tests=600)
     with caplog.at_level(logging.WARNING, "flwr.pflego"):
-        run = train(nodes, tmp_path / "server", rounds=2, wait=0.1)
+        run = train(nodes, tmp_path / "server", rounds=2, wait=PATIENCE)
     assert run.history[1]["missing"] == 1
     assert "now has 600 test samples and had 6" in caplog.text
 
@@ -156,7 +156,7 @@ def honest_accuracy(folder: Path, *, factor: float, **settings: float) -> float:
     return float(np.mean([100 * share for share in shares if share is not None]))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_whoever_sends_minus_900_times_its_gradient_harms_nobody_else(tmp_path: Path) -> None:
     """The figures of docs/deployment.md: without the limit of norms, one of ten brings down the other nine."""
     undisturbed = honest_accuracy(tmp_path / "undisturbed", factor=1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,8 +11,9 @@ from torch import Tensor
 from pflego import models
 from pflego.errors import MissingExtraError, ModelError
 from pflego.learning.model import Model
+from tests.support.extras import later
 
-transformers: Any = pytest.importorskip("transformers", reason="the extra hf is not installed")
+transformers = later("transformers", reason="the extra hf is not installed")
 SMALL = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}
 
 

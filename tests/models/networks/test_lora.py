@@ -12,8 +12,9 @@ from safetensors.torch import save_file
 import pflego
 from pflego import models
 from pflego.errors import MissingExtraError, ModelError, UserError
+from tests.support.extras import later
 
-pytest.importorskip("peft", reason="the extra lora is not installed")
+later("peft", reason="the extra lora is not installed")
 
 
 def federation() -> pflego.Federation:

@@ -48,7 +48,7 @@ def history(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(not NGINX.exists(), reason="nginx is not installed (Debian: nginx-light)")
 def test_a_server_killed_and_a_site_lost_in_the_middle_of_a_sum(tmp_path: Path) -> None:
     configs = settle(tmp_path, SITES)
