@@ -1,10 +1,16 @@
 import os
+import shutil
 import signal
+from pathlib import Path
 
 # Tests work on small tensors, where more threads only wait for each other. Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell, which programs inherit
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Thousands of files are flushed to disk and removed again: to memory, where it has room for them and lets programs run.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4e9 and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 import pytest
 from hypothesis import settings

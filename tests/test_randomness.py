@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pflego.randomness import entropy, numpy_generator, torch_generator
+from pflego.randomness import entropy, numpy_generator, seeded, torch_generator
 
 texts = st.text("ab0\0", max_size=4)
 keys = st.tuples(st.integers(), st.sampled_from(["cohort", "head"]), st.integers(0), texts | st.integers())
@@ -45,3 +45,14 @@ def test_the_global_generators_are_left_alone() -> None:
 def test_any_whole_number_is_a_seed(seed: int) -> None:
     numpy_generator(seed, "cohort").random()
     torch.rand(1, generator=torch_generator(seed, "head"))
+
+
+def test_layers_draw_from_a_seed_and_nothing_is_left_of_it() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        wanted = torch.nn.Linear(3, 2).weight
+    before, noted = torch.get_rng_state(), len(torch.cuda._queued_calls)
+    with seeded(7):
+        assert torch.equal(torch.nn.Linear(3, 2).weight, wanted)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(torch.cuda._queued_calls) == noted  # torch.manual_seed adds one, and they are kept

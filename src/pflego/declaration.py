@@ -246,17 +246,15 @@ def arguments(owner: Callable[..., object], settings: Mapping[str, object]) -> d
 
     Settings that are not the owner's are left alone; those of a dataclass in a parameter are put into one.
     """
-    hints = get_type_hints(owner)
+    groups, inside = _groups(owner), set[str]()
     found: dict[str, Any] = {}
-    for name, _ in _parameters(owner):
-        kind = hints.get(name)
-        if isinstance(kind, type) and is_dataclass(kind):
-            if inner := arguments(kind, settings):
-                found[name] = kind(**inner)
-        else:
-            for one in declared(owner).values():
-                if one.parameter == name and one.name in settings:
-                    found[name] = settings[one.name]
+    for name, kind in groups.items():
+        inside |= declared(kind).keys()
+        if inner := arguments(kind, settings):
+            found[name] = kind(**inner)
+    for one in declared(owner).values():
+        if one.name not in inside and one.name in settings:
+            found[one.parameter] = settings[one.name]
     return found
 
 

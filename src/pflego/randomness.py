@@ -6,6 +6,8 @@ done, on the order of clients, or on when it was interrupted.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 
 import numpy as np
@@ -32,3 +34,14 @@ def torch_generator(
     return torch.Generator().manual_seed(
         entropy(seed, purpose, round_number=round_number, client=client) >> 64
     )
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let torch's own generator, from which layers draw their weights, begin at a seed; afterwards it is as it was.
+
+    It is the CPU's: `torch.manual_seed` would also note a call, with its stack and for good, for every kind of device.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -34,6 +34,7 @@ from pflego.learning.modes import (
 from pflego.learning.parts import part_names, resolve, trained_names
 from pflego.learning.stateless import Stateless
 from pflego.learning.trunk import Trunk
+from pflego.randomness import seeded
 from pflego.weights import Weights, master_dtype
 
 _SLICE = 32  # images that go through convolutions at a time: their activations then stay near the core
@@ -229,8 +230,7 @@ class Model:
                 if self._make_head is None:
                     self._heads[outputs] = LinearHead(self.features, outputs)
                 else:
-                    with torch.random.fork_rng():
-                        torch.manual_seed(0)
+                    with seeded(0):
                         self._heads[outputs] = ModuleHead(self._make_head(self.features, outputs))
             return self._heads[outputs]
 

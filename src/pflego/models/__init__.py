@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Annotated, TypeAlias
 
-import torch
 from torch import nn
 
 from pflego.declaration import InPython, Whole, load_object
@@ -27,7 +26,7 @@ from pflego.models.networks.weights_file import load_weights
 from pflego.models.networks.width import width
 from pflego.models.omniglot_conv4 import omniglot_conv4
 from pflego.models.watch_cnn import watch_cnn
-from pflego.randomness import entropy
+from pflego.randomness import entropy, seeded
 
 # From the shape of a sample to a backbone and the number of its features.
 BACKBONES: dict[str, Callable[[Sequence[int]], tuple[nn.Module, int]]] = {
@@ -137,8 +136,7 @@ def build(
         "lora_alpha": lora_alpha,
         "lora_targets": None if lora_targets is None else ", ".join(part_names(lora_targets, "lora_targets")),
     }
-    with torch.random.fork_rng():
-        torch.manual_seed(entropy(seed, "backbone") >> 64)
+    with seeded(entropy(seed, "backbone") >> 64):
         backbone, features = _network(name, tuple(shape), weights, image_size)
         if lora is not None:
             backbone = with_lora(backbone, lora, alpha=lora_alpha, targets=lora_targets)

@@ -16,6 +16,7 @@ from pflego.learning.heads.rules import Descent
 from pflego.learning.stateless import Stateless
 from pflego.learning.task import Task
 from pflego.learning.theory import smoothness
+from pflego.randomness import seeded
 from pflego.weights import Weights, weighted_sum
 
 _PREFIX = f"{HEAD}."
@@ -49,8 +50,7 @@ class ModuleHead:
                 "head_init is for linear heads: the layers of a module draw their own first weights"
             )
         module = copy.deepcopy(self.template)
-        with torch.random.fork_rng():
-            torch.manual_seed(generator.initial_seed())
+        with seeded(generator.initial_seed()):
             for layer in module.modules():
                 if callable(reset := getattr(layer, "reset_parameters", None)):
                     reset()
