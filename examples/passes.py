@@ -145,8 +145,8 @@ def picture(results: list[Result], path: Path) -> None:
 
 
 def _is_drawn(method: str) -> bool:
-    """Leave out of the picture what would only fill it: of the server's rules the mean."""
-    return "mean" not in method
+    """Leave out of the picture what would only fill it: the mean as a rule, and local rates that were given."""
+    return "mean" not in method and "local rate" not in method
 
 
 def main() -> None:
