@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--chance", default="0.2", help="to take part in a round, one per number of clients")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--epsilons", default="1,2,4,8")
-    parser.add_argument("--clips", default="0.03,0.1,0.3,1")
+    parser.add_argument("--clips", default="0.03,0.1,0.3,1,3")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--picture", type=Path, default=None)
