@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import pflego
@@ -34,7 +35,7 @@ from results_file import ResultsFile
 
 POINTS = 8  # of a curve
 JUDGES = 4  # in a search every fourth client is asked how good a trial was
-WARM_UP, TIMED = 1, 3  # rounds, to find out what one takes
+WARM_UP, TIMED, TIMES = 1, 3, 3  # rounds and repetitions, to find out what a round takes
 LEAST = 2  # rounds of a trial
 SHARES = (0.90, 0.95, 0.99)  # of the best figure of all
 
@@ -110,13 +111,14 @@ class Study:
             )
 
     def seconds_a_round(self, algorithm: Algorithm) -> float:
-        """Measure the processor time of a round, without evaluations."""
-        spent = []
-        for rounds in (WARM_UP, WARM_UP + TIMED):
+        """Measure the processor time of a round, without evaluations; of several times the median."""
+
+        def spent(rounds: int) -> float:
             began = time.process_time()
             self.train(algorithm, rounds, evaluate_every=None)
-            spent.append(time.process_time() - began)
-        return (spent[1] - spent[0]) / TIMED
+            return time.process_time() - began
+
+        return median((spent(WARM_UP + TIMED) - spent(WARM_UP)) / TIMED for _ in range(TIMES))
 
     def search(
         self, ways: list[Algorithm]
