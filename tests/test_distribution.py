@@ -112,7 +112,7 @@ def test_what_was_installed_from_a_wheel_works(elsewhere: Elsewhere) -> None:
     assert "site" in elsewhere.run("pflego-light", "--help").stdout
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_users_type_checker_sees_our_types(elsewhere: Elsewhere) -> None:
     (elsewhere.folder / "script.py").write_text(SCRIPT)
     (elsewhere.folder / "mypy.ini").write_text(CONFIG)

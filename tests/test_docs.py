@@ -66,7 +66,7 @@ def test_what_the_documentation_shows_runs(
     run_blocks(BLOCK.findall(page.read_text()), page, tmp_path, monkeypatch)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("page", "name"),
     sorted({(page, found[1]) for page in PAGES for found in NEEDING.findall(page.read_text())}),

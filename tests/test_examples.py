@@ -70,6 +70,7 @@ def test_estimated_chances_are_right_for_those_who_come_often_and_low_for_those_
     assert f"| 0.02 | {shares['0.02']['11']:.2f} |" in said
 
 
+@pytest.mark.thorough
 def test_accuracy_against_epsilon_is_kept_drawn_and_not_trained_twice(
     tmp_path: Path, example: Example
 ) -> None:
@@ -115,6 +116,7 @@ def test_bytes_and_accuracy_are_noted_drawn_and_not_trained_twice(tmp_path: Path
     assert out.read_text() == found
 
 
+@pytest.mark.thorough
 def test_methods_that_did_the_same_work_are_kept_drawn_and_not_trained_twice(
     tmp_path: Path, example: Example
 ) -> None:

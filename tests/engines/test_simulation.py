@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 COMPLETE = all(find_spec(name) for name in ("flwr", "ray"))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(not COMPLETE, reason="needs Flower and Ray: pip install 'pflego[simulation]'")
 def test_workers_of_a_cluster_give_what_one_process_does(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.support.simulated", str(tmp_path)]

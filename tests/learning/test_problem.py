@@ -248,7 +248,7 @@ def growth(how: str, *sizes: int) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's peak of resident memory")
 def test_recomputing_holds_one_slice_of_activations_only() -> None:
     samples, inputs, width, depth, features, batch = 20_000, 64, 300, 6, 32, 200

@@ -177,7 +177,7 @@ def test_curves_are_drawn_and_a_page_is_written(data_dir: str, tmp_path: Path) -
         assert ("On mnist the common head started at zero" in page) == said
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_seconds_a_round_stand_beside_the_papers_with_passes_and_operations(tmp_path: Path) -> None:
     drawings = np.arange(50 * 2 * 4)  # 50 alphabets of 2 characters, drawn 4 times
     np.savez(
