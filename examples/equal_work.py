@@ -7,7 +7,7 @@ Every method gets `--seconds` of processor time to choose its main rate and how 
 fifth of the training data held out, and as many once more to train, from the start, with what it chose. PFLEGO's search
 is over rates alone. Rivals take mini-batches of 32, one or five epochs per round; FedAvg is also tried as the paper
 has it, with 50 steps on all samples. Methods are judged by everyone on test data, adapted as a participant does before
-it is judged, after every eighth of the training; evaluations cost nobody anything.
+it is judged, after about every eighth of the training; evaluations cost nobody anything.
 
 Keeps the curves as JSON, draws them beside it and prints the tables of docs/results.md. What the file holds already is
 not trained again.
@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -33,7 +34,7 @@ from pflego.learning.evaluation import pooled
 from pflego.report.plots import Curve, Panel, draw
 from results_file import ResultsFile
 
-POINTS = 8  # of a curve
+POINTS = 8  # of a curve, or a few less
 JUDGES = 4  # in a search every fourth client is asked how good a trial was
 WARM_UP, TIMED, TIMES = 1, 3, 3  # rounds and repetitions, to find out what a round takes
 LEAST = 2  # rounds of a trial
@@ -144,10 +145,10 @@ class Study:
         return best, tried
 
     def follow(self, algorithm: Algorithm, pace: float) -> list[dict[str, float]]:
-        """Train for the time there is, and give how far it had come after every eighth of it."""
-        rounds = max(POINTS, int(self.seconds / pace) // POINTS * POINTS)
+        """Train for the time there is, and give how far it had come after about every eighth of it."""
+        rounds = max(LEAST, round(self.seconds / pace))
         points, passes, sent = [], 0.0, 0.0
-        for row in self.train(algorithm, rounds, evaluate_every=rounds // POINTS).history:
+        for row in self.train(algorithm, rounds, evaluate_every=ceil(rounds / POINTS)).history:
             passes += (row["forward_passes"] or 0) + (row["backward_passes"] or 0)
             sent += (row["bytes_up"] or 0) + (row["bytes_down"] or 0)
             if row.get("everyone_adapted_accuracy") is not None:

@@ -130,7 +130,7 @@ def test_methods_that_did_the_same_work_are_kept_drawn_and_not_trained_twice(
     for result in kept:
         figures = [(settings, figure) for settings, _, figure in result["tried"]]
         assert max(figures, key=lambda one: one[1] or 0)[0] == result["chosen"]
-        assert len(result["points"]) == 8
+        assert 1 < len(result["points"]) <= 8
         last = result["points"][-1]
         assert last["seconds"] == pytest.approx(last["round"] * result["seconds_a_round"], abs=0.01)
     assert ours["points"][-1]["passes"] == 2 * ours["points"][-1]["round"]  # one each way
