@@ -246,15 +246,13 @@ def arguments(owner: Callable[..., object], settings: Mapping[str, object]) -> d
 
     Settings that are not the owner's are left alone; those of a dataclass in a parameter are put into one.
     """
-    groups, inside = _groups(owner), set[str]()
-    found: dict[str, Any] = {}
+    groups = _groups(owner)
+    inside = {name for kind in groups.values() for name in declared(kind)}
+    own = [one for one in declared(owner).values() if one.name not in inside]
+    found: dict[str, Any] = {one.parameter: settings[one.name] for one in own if one.name in settings}
     for name, kind in groups.items():
-        inside |= declared(kind).keys()
         if inner := arguments(kind, settings):
             found[name] = kind(**inner)
-    for one in declared(owner).values():
-        if one.name not in inside and one.name in settings:
-            found[one.parameter] = settings[one.name]
     return found
 
 

@@ -11,9 +11,8 @@ import torch
 import pflego
 from pflego.after.kit import write_kit
 from pflego.deploy.folder import write_app
-from pflego.files import read_tensors
 from tests.deploy.flower.test_equality import assert_close
-from tests.deploy.flower.test_processes import LONG, begin_again, kept, rounds, runs
+from tests.deploy.flower.test_processes import LONG, begin_again, kept, learned, rounds, runs
 from tests.support.processes import NGINX, machines, until
 from tests.support.sites import SHAPE, arrays
 
@@ -79,9 +78,7 @@ def test_a_light_site_beside_a_full_one_survives_its_death(tmp_path: Path) -> No
         evaluate_every=0,
         device="cpu",
     )
-    tensors, _ = read_tensors(tmp_path / "out" / "checkpoint" / "server.safetensors")
-    shared = {key.removeprefix("shared/"): t for key, t in tensors.items() if key.startswith("shared/")}
-    assert_close(shared, whole.shared)
+    assert_close(learned(tmp_path), whole.shared)
     for name in SITES:
         state, last = kept(tmp_path, name)
         assert last == ROUNDS

@@ -21,6 +21,9 @@ CONFIG: UserConfig = {
     "algorithm": "pflego", "steps": 5, "rounds": 4, "seed": 5, "evaluate_every": 2, "device": "cpu",
     "wait": 60, "reply-timeout": 60, "min-clients": len(NAMES),
 }  # fmt: skip
+PATIENCE = (
+    2.0  # seconds for those who come, on a busy machine too, where the server waits for one who does not
+)
 
 
 def settle(folder: Path, names: Sequence[str]) -> dict[str, dict[str, str | Path]]:
@@ -72,11 +75,6 @@ def sites(folder: Path, names: Sequence[str] = NAMES, *, classes: bool = True) -
         }
         nodes[1000 - position] = Node(config, key=name.encode())
     return nodes
-
-
-PATIENCE = (
-    2.0  # seconds for those who come, on a busy machine too, where the server waits for one who will not
-)
 
 
 def train(nodes: dict[int, Node], out: Path, **changed: bool | float | int | str | None) -> pflego.Run:

@@ -17,9 +17,8 @@ from pflego.after.kit import write_kit
 from pflego.codec import decode
 from pflego.deploy.folder import write_app
 from pflego.deploy.gateway import tokens
-from pflego.files import read_tensors
 from pflego.weights import Weights
-from tests.deploy.flower.test_processes import LONG, kept, rounds, runs
+from tests.deploy.flower.test_processes import LONG, kept, learned, rounds, runs
 from tests.support.browser import chromium, needs_browser
 from tests.support.light import assert_near
 from tests.support.processes import NGINX, free_port, machines, until
@@ -130,11 +129,7 @@ def test_three_tabs_and_a_site_make_one_federation(tmp_path: Path) -> None:
     whole = pflego.train(
         federation(NAMES[:4]), model, algorithm, rounds=ROUNDS, seed=5, evaluate_every=0, device="cpu"
     )
-    tensors, _ = read_tensors(tmp_path / "out" / "checkpoint" / "server.safetensors")
-    assert_near(
-        {key.removeprefix("shared/"): t for key, t in tensors.items() if key.startswith("shared/")},
-        whole.shared,
-    )
+    assert_near(learned(tmp_path), whole.shared)
     assert [row["missing"] for row in pflego.open_run(tmp_path / "out").history] == [0] * ROUNDS
     for name, (state, last) in {**states, SITE: kept(tmp_path, SITE)}.items():
         assert last == ROUNDS

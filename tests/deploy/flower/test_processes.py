@@ -38,6 +38,12 @@ def kept(folder: Path, name: str) -> tuple[Weights, int]:
     return state, facts.whole("round", least=1)
 
 
+def learned(folder: Path) -> Weights:
+    """The shared weights of the server's last checkpoint."""
+    tensors, _ = read_tensors(folder / "out" / "checkpoint" / "server.safetensors")
+    return {key.removeprefix("shared/"): t for key, t in tensors.items() if key.startswith("shared/")}
+
+
 def rounds(folder: Path) -> int:
     """How many rounds the server has written down."""
     file = folder / "out" / "metrics.jsonl"
@@ -202,9 +208,7 @@ def test_a_federation_lets_nobody_in_and_survives_the_death_of_a_site_and_of_its
         evaluate_every=0,
         device="cpu",
     )
-    tensors, _ = read_tensors(tmp_path / "out" / "checkpoint" / "server.safetensors")
-    shared = {key.removeprefix("shared/"): t for key, t in tensors.items() if key.startswith("shared/")}
-    assert_close(shared, whole.shared)
+    assert_close(learned(tmp_path), whole.shared)
     for name in SITES:
         state, last = kept(tmp_path, name)
         assert last == ROUNDS

@@ -10,9 +10,8 @@ import pytest
 import pflego
 from pflego.deploy.folder import write_app
 from pflego.federation.members import Members
-from pflego.files import read_tensors
 from tests.deploy.flower.test_equality import assert_close
-from tests.deploy.flower.test_processes import LONG, kept, rounds, runs
+from tests.deploy.flower.test_processes import LONG, kept, learned, rounds, runs
 from tests.support.processes import BIN, NGINX, machines, until
 from tests.support.sites import SHAPE, arrays, settle
 
@@ -96,9 +95,7 @@ def test_a_federation_goes_on_with_those_who_come_and_without_those_who_go(tmp_p
         evaluate_every=0,
         device="cpu",
     )
-    tensors, _ = read_tensors(tmp_path / "out" / "checkpoint" / "server.safetensors")
-    shared = {key.removeprefix("shared/"): t for key, t in tensors.items() if key.startswith("shared/")}
-    assert_close(shared, whole.shared)
+    assert_close(learned(tmp_path), whole.shared)
     for name, last in [("clinic", ROUNDS), ("mill", left - 1), ("tower", ROUNDS)]:
         state, number = kept(tmp_path, name)
         assert number == last
