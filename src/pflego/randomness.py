@@ -40,7 +40,8 @@ def torch_generator(
 def seeded(seed: int) -> Iterator[None]:
     """Let torch's own generator, from which layers draw their weights, begin at a seed; afterwards it is as it was.
 
-    It is the CPU's: `torch.manual_seed` would also note a call, with its stack and for good, for every kind of device.
+    It is the CPU's: `torch.manual_seed` would also set the seed that other kinds of device begin with, and write down
+    the stack for each of them, every time.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
