@@ -4,8 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pflego
 from pflego import UserError
-from pflego.data.partition import by_column, dirichlet, draw_classes, iid, in_shares, round_robin
+from pflego.data.partition import (
+    by_column,
+    consecutive_classes,
+    dirichlet,
+    draw_classes,
+    iid,
+    in_shares,
+    round_robin,
+)
 
 Split = tuple[int, int, int, int]
 
@@ -30,6 +39,21 @@ def test_every_client_holds_its_number_of_classes_and_every_class_is_held(split:
     assert [len(set(own.tolist())) for own in held] == [each] * clients
     assert all(own.tolist() == sorted(own) for own in held)
     assert set(np.concatenate(held).tolist()) == set(range(classes))
+
+
+@given(splits())
+def test_consecutive_classes_are_runs_in_order_and_every_class_is_held(split: Split) -> None:
+    classes, clients, each, _ = split
+    held = [own.tolist() for own in consecutive_classes(classes, clients, each)]
+    assert all(own == list(range(own[0], own[0] + each)) for own in held)
+    assert held == sorted(held)
+    assert {c for own in held for c in own} == set(range(classes))
+
+
+def test_consecutive_classes_of_a_board_of_twenty_clients() -> None:
+    federation = pflego.load("digits", clients=20, partition="consecutive", classes_per_client=2, seed=3)
+    pairs = [tuple(sorted(set(client.y_train.tolist()))) for client in federation]
+    assert pairs == [(c, c + 1) for c in (0, 2, 4, 6, 8) for _ in range(4)]
 
 
 @given(splits())

@@ -77,11 +77,13 @@ def load(
         I, how many clients share the data; 20 if not given. Data that have clients of their own say it themselves.
     classes_per_client
         Classes each client holds: a number, high (2, if not given), medium (half of them) or none (all). Fewer make
-        clients more different; for partition="classes".
+        clients more different; for the partitions classes, consecutive and shards.
     partition
-        Who gets what: by classes (if not given), shards, dirichlet, quantity, iid or by a column. "classes": every
-        client draws its classes, every class is held by somebody, and its samples are dealt out one at a time to the
-        clients holding it, for training and testing alike.
+        Who gets what: by classes (if not given), consecutive, shards, dirichlet, quantity, iid or by a column.
+        "classes": every client draws its classes, every class is held by somebody, and its samples are dealt out one
+        at a time to the clients holding it, for training and testing alike.
+        "consecutive": the same, but nothing is drawn; the first clients hold the first classes, the next clients the
+        next ones, and so on.
         "shards": samples are sorted by class and cut in equal shards, of which each client gets classes_per_client.
         "dirichlet": every class is divided in shares drawn from a Dirichlet distribution; a client that is left
         with nothing is given one sample of the client that has most.

@@ -14,6 +14,7 @@ from pflego.data.partition import (
     Indices,
     by_column,
     by_quantity,
+    consecutive_classes,
     dirichlet,
     draw_classes,
     iid,
@@ -29,7 +30,9 @@ from pflego.federation.roster import ClientId
 DEFAULT_CLIENTS = 20
 DEFAULT_CLASSES_PER_CLIENT = 2
 DEFAULT_ALPHA = 0.5
-PartitionName: TypeAlias = Literal["classes", "shards", "dirichlet", "quantity", "iid", "column"]
+PartitionName: TypeAlias = Literal[
+    "classes", "consecutive", "shards", "dirichlet", "quantity", "iid", "column"
+]
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,9 @@ def divide(found: DataSet, wanted: Partition, *, seed: int) -> Division:
         case "dirichlet":
             division = _by_dirichlet(found, clients, wanted.alpha or DEFAULT_ALPHA, seed)
         case _:
-            division = _by_classes(found, clients, wanted.classes_per_client, seed)
+            division = _by_classes(
+                found, clients, wanted.classes_per_client, seed, in_order=kind == "consecutive"
+            )
     if kind != usual:
         division.settings["partition"] = kind
     if min(sizes := [len(own) for own in division.train]) == 0:
@@ -105,10 +110,15 @@ def staying(ids: Sequence[ClientId], leave_out: Sequence[str]) -> list[int]:
     return stay
 
 
-def _by_classes(found: DataSet, clients: int, each: int | str | None, seed: int) -> Division:
+def _by_classes(
+    found: DataSet, clients: int, each: int | str | None, seed: int, *, in_order: bool
+) -> Division:
     train, test, classes = _places(found)
     number = _classes_per_client(each, classes)
-    held = draw_classes(classes, clients, number, seed=seed)
+    if in_order:
+        held = consecutive_classes(classes, clients, number)
+    else:
+        held = draw_classes(classes, clients, number, seed=seed)
     dealt = round_robin(train, held, seed=seed, purpose="train")
     tested = round_robin(test, held, seed=seed, purpose="test")
     return Division(range(clients), dealt, tested, {"clients": clients, "classes_per_client": number})
@@ -172,12 +182,12 @@ def _refuse_what_does_not_apply(found: DataSet, wanted: Partition, kind: str) ->
     if _is_regression(found):
         if wanted.classes_per_client is not None:
             raise DataError(f"{found.name} is a regression, it has no classes: leave classes_per_client out")
-        if kind in ("classes", "shards", "dirichlet"):
+        if kind in ("classes", "consecutive", "shards", "dirichlet"):
             raise DataError(
                 f"{found.name} is a regression, it has no classes for partition={kind!r}: take 'iid'"
             )
     for name, owners in [
-        ("classes_per_client", ["classes", "shards"]),
+        ("classes_per_client", ["classes", "consecutive", "shards"]),
         ("alpha", ["dirichlet", "quantity"]),
         ("column", ["column"]),
     ]:

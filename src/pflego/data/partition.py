@@ -21,15 +21,7 @@ def draw_classes(classes: int, clients: int, classes_per_client: int, *, seed: i
 
     A class nobody drew takes the place of one that others hold too.
     """
-    if not 1 <= classes_per_client <= classes:
-        raise DataError(
-            f"classes_per_client must be from 1 to {classes}, the classes there are, not {classes_per_client}"
-        )
-    if clients * classes_per_client < classes:
-        raise DataError(
-            f"{clients} clients with {classes_per_client} classes each cannot hold all {classes} classes: "
-            f"take more clients or more classes_per_client"
-        )
+    _check_classes(classes, clients, classes_per_client)
     generator = numpy_generator(seed, "classes")
     drawn = [generator.choice(classes, classes_per_client, replace=False) for _ in range(clients)]
     held = np.bincount(np.concatenate(drawn), minlength=classes)
@@ -40,6 +32,32 @@ def draw_classes(classes: int, clients: int, classes_per_client: int, *, seed: i
         held[missing] += 1
         drawn[client][slot] = missing
     return [np.sort(own) for own in drawn]
+
+
+def consecutive_classes(classes: int, clients: int, classes_per_client: int) -> list[Indices]:
+    """Give the first clients the first classes, the next clients the next ones, and so on; nothing is drawn.
+
+    Where classes do not come out even, the last clients hold the last ones, some of which others hold too.
+
+    >>> [own.tolist() for own in consecutive_classes(classes=5, clients=6, classes_per_client=2)]
+    [[0, 1], [0, 1], [2, 3], [2, 3], [3, 4], [3, 4]]
+    """
+    _check_classes(classes, clients, classes_per_client)
+    blocks = -(-classes // classes_per_client)
+    firsts = [client * blocks // clients * classes_per_client for client in range(clients)]
+    return [min(first, classes - classes_per_client) + np.arange(classes_per_client) for first in firsts]
+
+
+def _check_classes(classes: int, clients: int, classes_per_client: int) -> None:
+    if not 1 <= classes_per_client <= classes:
+        raise DataError(
+            f"classes_per_client must be from 1 to {classes}, the classes there are, not {classes_per_client}"
+        )
+    if clients * classes_per_client < classes:
+        raise DataError(
+            f"{clients} clients with {classes_per_client} classes each cannot hold all {classes} classes: "
+            f"take more clients or more classes_per_client"
+        )
 
 
 def round_robin(labels: Labels, held: Sequence[Indices], *, seed: int, purpose: str) -> list[Indices]:
