@@ -3,11 +3,12 @@
     PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/equal_work.py --out docs/equal-work.json
     python examples/equal_work.py --data digits --clients 20 --participation 5 --seconds 2 --out runs/equal-work.json
 
-Every method gets `--seconds` of processor time to choose its main rate and how long its clients work in a round, on a
-fifth of the training data held out, and as many once more to train, from the start, with what it chose. PFLEGO's search
-is over rates alone. Rivals take mini-batches of 32, one or five epochs per round; FedAvg is also tried as the paper
-has it, with 50 steps on all samples. Methods are judged by everyone on test data, adapted as a participant does before
-it is judged, after about every eighth of the training; evaluations cost nobody anything.
+Every method gets `--seconds` of processor time to train, and twice as many before that to choose its main rate and how
+long its clients work in a round, on a fifth of the training data held out. The search has three stages of equal time:
+all candidates share the first, the best third the second, and the best of these the last, each from the start. PFLEGO's
+search is over rates alone. Rivals take mini-batches of 32, one or five epochs per round; FedAvg is also tried as the
+paper has it, with 50 steps on all samples. Methods are judged by everyone on test data, adapted as a participant does
+before it is judged, after about every eighth of the training; evaluations cost nobody anything.
 
 Keeps the curves as JSON, draws them beside it and prints the tables of docs/results.md. What the file holds already is
 not trained again.
@@ -18,7 +19,8 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -32,12 +34,17 @@ from pflego.data.validation import hold_out
 from pflego.engines.local import LocalEngine
 from pflego.learning.evaluation import pooled
 from pflego.report.plots import Curve, Panel, draw
+from pflego.runs.history import HistoryRow
+from pflego.training.callbacks import Callback
 from results_file import ResultsFile
 
 POINTS = 8  # of a curve, or a few less
+SEARCH = 2  # times the seconds of the training
+STAGES, KEPT, FINALISTS = 3, 1 / 3, 2  # of a search: a third goes on to the next stage, and at least two
 JUDGES = 4  # in a search every fourth client is asked how good a trial was
+ENOUGH = 1_000_000  # rounds that no trial has the time for
 WARM_UP, TIMED, TIMES = 1, 3, 3  # rounds and repetitions, to find out what a round takes
-LEAST = 2  # rounds of a trial
+LEAST = 2  # rounds of a training
 SHARES = (0.90, 0.95, 0.99)  # of the best figure of all
 
 
@@ -52,7 +59,7 @@ CONTENDERS: dict[str, list[Algorithm]] = {
     "PFLEGO, common head, solved": [pflego.PFLEGO(common_head=True, head_optimizer="solve")],
     "FedAvg": in_batches(pflego.FedAvg, 1, 5),
     "FedAvg, 50 full steps": [pflego.FedAvg(steps=50)],
-    "FedAdam": in_batches(pflego.FedOpt, 1, 5),
+    "FedAdam": in_batches(pflego.FedOpt, 1, 5, client_lr=0.1),  # "auto" would double its work
     "FedBabu": in_batches(pflego.FedBabu, 1, 5),
     "FedPer": in_batches(pflego.FedPer, 1, 5),
     "FedRep": in_batches(pflego.FedRep, 2, 6),  # the last epoch is the backbone's
@@ -68,7 +75,7 @@ class Result:
     data: str
     degree: int  # classes per client
     method: str
-    seconds: float  # of processor time, to search and again to train
+    seconds: float  # of processor time to train
     seed: int
     chosen: dict[str, Any]
     tried: list[tuple[dict[str, Any], int, float | None]]  # settings, rounds, figure; None: it diverged
@@ -95,7 +102,14 @@ class Study:
     seconds: float
     seed: int
 
-    def train(self, algorithm: Algorithm, rounds: int, *, evaluate_every: int | None) -> pflego.Run:
+    def train(
+        self,
+        algorithm: Algorithm,
+        rounds: int,
+        *,
+        evaluate_every: int | None,
+        callbacks: Sequence[Callback] = (),
+    ) -> pflego.Run:
         """Train without a word."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # which rates go uphill is what is to be found out
@@ -108,6 +122,7 @@ class Study:
                 seed=self.seed,
                 evaluate_every=evaluate_every,
                 evaluate_adapted=evaluate_every is not None,
+                callbacks=callbacks,
                 progress=False,
             )
 
@@ -124,25 +139,31 @@ class Study:
     def search(
         self, ways: list[Algorithm]
     ) -> tuple[Algorithm, list[tuple[dict[str, Any], int, float | None]]]:
-        """Try every way to work at every rate, each for the same part of the time; return the best."""
+        """Try every way to work at every rate, the better ones for longer; return the best of the last stage."""
         trials = [
-            (way, name, rate)
+            replace(way, **{name: rate})
             for way in ways
             if (name := main_rate(way))
             for rate in candidates(getattr(way, name))
         ]
         validation = replace(self, federation=hold_out(self.federation, seed=self.seed))
-        paces = {way: self.seconds_a_round(way) for way in ways}
         tried: list[tuple[dict[str, Any], int, float | None]] = []
-        best, highest = ways[0], -1.0
-        for way, name, rate in trials:
-            rounds = max(LEAST, int(self.seconds / len(trials) / paces[way]))
-            algorithm = replace(way, **{name: rate})
-            figure = judged(validation.train(algorithm, rounds, evaluate_every=None))
-            tried.append((words(algorithm, name), rounds, figure))
-            if figure is not None and figure > highest:
-                best, highest = algorithm, figure
-        return best, tried
+        for _ in range(STAGES):
+            figures = []
+            for trial in trials:
+                run = validation.for_a_while(trial, SEARCH * self.seconds / STAGES / len(trials))
+                figures.append(judged(run))
+                tried.append((words(trial), len(run.history), figures[-1]))
+            ranked = sorted(zip(figures, trials, strict=True), key=lambda one: one[0] or 0.0, reverse=True)
+            trials = [trial for _, trial in ranked[: max(FINALISTS, ceil(KEPT * len(trials)))]]
+        return trials[0], tried
+
+    def for_a_while(self, algorithm: Algorithm, seconds: float) -> pflego.Run:
+        """Train until the processor time is used up, but for a round at least."""
+        limit = TimeLimit(seconds)
+        with suppress(TimeIsUp):
+            self.train(algorithm, ENOUGH, evaluate_every=None, callbacks=[limit])
+        return limit.run
 
     def follow(self, algorithm: Algorithm, pace: float) -> list[dict[str, float]]:
         """Train for the time there is, and give how far it had come after about every eighth of it."""
@@ -165,6 +186,29 @@ class Study:
         return points
 
 
+class TimeIsUp(Exception):  # noqa: N818 - nothing went wrong
+    """Ends a training."""
+
+
+class TimeLimit(Callback):
+    """Ends a training after the round in which its processor time is used up."""
+
+    run: pflego.Run
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def on_start(self, run: pflego.Run) -> None:
+        """Look at the clock."""
+        self.began = time.process_time()
+
+    def on_round(self, run: pflego.Run, row: HistoryRow) -> None:
+        """Look at the clock again."""
+        self.run = run
+        if time.process_time() - self.began >= self.seconds:
+            raise TimeIsUp
+
+
 def judged(run: pflego.Run) -> float | None:
     """Give the accuracy of some clients after the steps a participant takes before it is judged; None: not finite."""
     engine = LocalEngine(run.problems, run.algorithm, run.states)
@@ -172,10 +216,11 @@ def judged(run: pflego.Run) -> float | None:
     return pooled(engine.scores(run.shared, adapt=True, only=judges), run.federation.task)
 
 
-def words(algorithm: Algorithm, rate: str) -> dict[str, Any]:
+def words(algorithm: Algorithm) -> dict[str, Any]:
     """Name what a search chose between."""
     settings = algorithm.settings()
-    return {name: settings[name] for name in ("epochs", rate) if settings.get(name) is not None}
+    chosen = ("epochs", main_rate(algorithm) or "")
+    return {name: settings[name] for name in chosen if settings.get(name) is not None}
 
 
 def cells(results: Iterable[Result]) -> dict[tuple[str, int], list[Result]]:
@@ -258,7 +303,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--participation", type=int, default=20)
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="of processor time, per method and federation"
+        "--seconds", type=float, default=60.0, help="of processor time to train, per method and federation"
     )
     parser.add_argument("--methods", default=";".join(CONTENDERS), help="separated by semicolons")
     parser.add_argument("--model", default="mlp")
@@ -276,7 +321,7 @@ def main() -> None:
                     continue
                 best, tried = study.search(CONTENDERS[method])
                 pace = study.seconds_a_round(best)
-                chosen = words(best, main_rate(best) or "")
+                chosen = words(best)
                 points = study.follow(best, pace)
                 result = Result(
                     data, degree, method, given.seconds, given.seed, chosen, tried, round(pace, 4), points

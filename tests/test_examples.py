@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import sys
 from functools import partial
@@ -14,6 +15,8 @@ from typing import Protocol
 
 import numpy as np
 import pytest
+
+from tests.support.official import omniglot_drawings, write_packed
 
 FOLDER = Path(__file__).parents[1] / "examples"
 
@@ -129,8 +132,10 @@ def test_methods_that_did_the_same_work_are_kept_drawn_and_not_trained_twice(
     assert (ours["method"], rival["method"]) == ("PFLEGO", "FedAvg")
     assert {settings.get("epochs") for settings, _, _ in rival["tried"]} == {1, 5}
     for result in kept:
-        figures = [(settings, figure) for settings, _, figure in result["tried"]]
-        assert max(figures, key=lambda one: one[1] or 0)[0] == result["chosen"]
+        last_two = [(settings, figure) for settings, _, figure in result["tried"][-2:]]
+        assert max(last_two, key=lambda one: one[1] or 0)[0] == result["chosen"]
+        number = 7 if result is ours else 14  # rates, and for a rival one or five epochs
+        assert len(result["tried"]) == number + ceil(number / 3) + 2
         last = result["points"][-1]
         assert len(result["points"]) == ceil(last["round"] / ceil(last["round"] / 8))
         assert last["seconds"] == pytest.approx(last["round"] * result["seconds_a_round"], abs=0.01)
@@ -243,3 +248,46 @@ def test_what_a_file_holds_is_not_trained_again(
     assert len(said.splitlines()) == len(json.loads(kept))
     assert not play()
     assert out.read_text() == kept
+
+
+@pytest.mark.thorough
+def test_newcomers_with_few_samples_are_kept_drawn_and_not_trained_twice(
+    tmp_path: Path, example: Example
+) -> None:
+    out = tmp_path / "newcomers.json"
+    play = partial(example, "newcomers", "--data", "heart", "--rounds", 1, "--counts", "2,0", "--out", out)
+    first, kept = play(), json.loads(out.read_text())
+    assert {row["client"] for row in kept} == {"cleveland", "hungarian", "switzerland", "va"}
+    for client in {row["client"] for row in kept}:
+        own = [row for row in kept if row["client"] == client]
+        assert len(own) == 8  # four ways to learn, with few samples and with all
+        assert {row["samples"] for row in own if row["count"] == 2} == {
+            4
+        }  # two of the ill, two of the others
+        assert len({row["samples"] for row in own}) == 2
+    alone = fmean(row["accuracy"] for row in kept if (row["method"], row["count"]) == ("alone", 0))
+    assert re.search(rf"\| alone \|.*\| {100 * alone:.1f} ± [\d.]+ \|", first)
+    assert is_picture(out.with_suffix(".png"))
+    assert play() == first[first.index("| samples") :]
+    assert json.loads(out.read_text()) == kept
+
+
+@pytest.mark.thorough
+def test_alphabets_are_learned_by_some_methods_kept_drawn_and_not_trained_twice(
+    tmp_path: Path, example: Example, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_packed(tmp_path / "omniglot.npz", omniglot_drawings(20))
+    monkeypatch.setenv("PFLEGO_DATA", str(tmp_path))
+    out = tmp_path / "found.json"
+    words = "--every 1 --rounds 5 --taus 3 --out"
+    play = partial(example, "omniglot", "--methods", "PFLEGO;FedRecon", *words.split(), out)
+    first, kept = play(), json.loads(out.read_text())
+    assert [(row["method"], row["tau"]) for row in kept] == [("PFLEGO", 3), ("FedRecon", 3)]
+    for row in kept:
+        assert [point["round"] for point in row["points"]] == [1, 2, 3, 4, 5]
+        assert max(row["tried"], key=lambda one: one[1])[0] == row["rate"]
+        assert len(row["tried"]) == 3
+    assert kept[0]["averaged"] is not None
+    assert is_picture(out.with_suffix(".png"))
+    assert play() == first[first.index("| |") :]
+    assert json.loads(out.read_text()) == kept

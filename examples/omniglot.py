@@ -1,0 +1,237 @@
+"""Omniglot, one alphabet per client, until it converges: how far does each method come, and who lags behind?
+
+    PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/omniglot.py --out docs/omniglot.json
+    PFLEGO_DATA=... python examples/omniglot.py --methods PFLEGO --taus 5,20,50,100 --out docs/omniglot.json
+
+Every fifth alphabet, its drawings as they are, without rotations, so that no drawing is on both sides of the split; two
+alphabets take part in a round. Each method tries three values of its main rate for a fifth of the rounds, on a fifth of
+the training data held out, and is trained with the best. Three figures, in per cent: the participants' test accuracy,
+the mean over the last tenth of the rounds; everyone's, with the heads they had when they took part last; and everyone's
+once they have adapted to the backbone as it is. For PFLEGO's variants also everyone's, adapted to an average of the
+backbone over the rounds.
+
+Keeps the curves as JSON, draws them beside it and prints the table. What the file holds already is not trained again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pflego
+from pflego.algorithms.base import Algorithm
+from pflego.comparison.rates import main_rate
+from pflego.data.validation import hold_out
+from pflego.engines.local import LocalEngine
+from pflego.learning.evaluation import pooled
+from pflego.report.plots import Curve, Panel, draw
+from pflego.runs.history import HistoryRow
+from pflego.runs.run import Run
+from pflego.training.callbacks import Callback
+from pflego.weights import Weights
+from results_file import ResultsFile
+
+POINTS = 10  # of a curve
+TRIAL = 5  # a trial has a fifth of the rounds
+KEPT = 0.9  # of the average of the backbone, from one round to the next
+SERVERS, CLIENTS = (0.3, 1.0, 3.0), (0.01, 0.03, 0.1)  # parts of the server's rate; rates of clients
+
+BATCHES: dict[str, Any] = {"epochs": 1, "batch_size": 32, "client_lr": 0.1}
+METHODS: dict[str, Algorithm] = {
+    "PFLEGO": pflego.PFLEGO(),
+    "PFLEGO, common head": pflego.PFLEGO(common_head=True),
+    "PFLEGO, solved": pflego.PFLEGO(head_optimizer="solve"),
+    "FedRecon": pflego.FedRecon(),
+    "FedPer": pflego.FedPer(**BATCHES),
+    "FedAvg": pflego.FedAvg(**BATCHES),
+    "Local": pflego.Local(**BATCHES),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """How far one method came."""
+
+    method: str
+    tau: int
+    rounds: int
+    seed: int
+    rate: float
+    tried: list[tuple[float, float | None]]  # rate, figure on data held out; None: it diverged
+    participants: float
+    averaged: float | None  # everyone, adapted to an average of the backbone
+    points: list[dict[str, float]]
+
+
+class Average(Callback):
+    """Keeps an average of what is shared over the rounds."""
+
+    weights: Weights
+
+    def on_start(self, run: Run) -> None:
+        """Begin with the first weights."""
+        self.weights = {name: one.clone() for name, one in run.shared.items()}
+
+    def on_round(self, run: Run, row: HistoryRow) -> None:
+        """Move towards the weights after a round."""
+        for name, one in run.shared.items():
+            self.weights[name].lerp_(one, 1 - KEPT)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Some alphabets, and how many of them take part in a round."""
+
+    federation: pflego.Federation
+    participation: int
+    seed: int
+
+    @classmethod
+    def load(cls, every: int, participation: int, seed: int) -> Study:
+        """Read every so many-th alphabet."""
+        names = [str(name) for name in pflego.load("omniglot", rotations=1, seed=seed).ids]
+        others = [name for number, name in enumerate(names) if number % every]
+        federation = pflego.load("omniglot", rotations=1, leave_out=others, seed=seed)
+        return cls(federation, participation, seed)
+
+    def train(self, algorithm: Algorithm, rounds: int, *, every: int, average: Average | None = None) -> Run:
+        """Train without a word."""
+        shape = tuple(self.federation[0].x_train.shape[1:])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # which rates go uphill is what is to be found out
+            return pflego.train(
+                self.federation,
+                pflego.models.build("omniglot-conv4", shape, seed=self.seed),
+                algorithm,
+                rounds=rounds,
+                participation=self.participation,
+                seed=self.seed,
+                evaluate_every=every,
+                evaluate_adapted=True,
+                callbacks=[average] if average else [],
+                progress=False,
+            )
+
+    def search(self, algorithm: Algorithm, rounds: int) -> tuple[Algorithm, list[tuple[float, float | None]]]:
+        """Try three values of the main rate; return the method with the best."""
+        name = main_rate(algorithm) or ""
+        present = getattr(algorithm, name)
+        rates = [part * present for part in SERVERS] if name == "server_lr" else list(CLIENTS)
+        validation = replace(self, federation=hold_out(self.federation, seed=self.seed))
+        tried = []
+        for rate in rates:
+            run = validation.train(replace(algorithm, **{name: rate}), rounds // TRIAL, every=0)
+            tried.append((rate, run.history[-1].get("everyone_adapted_accuracy")))
+        best, _ = max(tried, key=lambda one: one[1] or 0.0)
+        return replace(algorithm, **{name: best}), tried
+
+    def result(self, method: str, tau: int, rounds: int) -> Result:
+        """Search, and train for all rounds."""
+        algorithm = METHODS[method]
+        if tau:
+            algorithm = replace(algorithm, steps=tau)  # type: ignore[call-arg]  # PFLEGO and FedRecon have it
+        best, tried = self.search(algorithm, rounds)
+        average = Average()
+        run = self.train(best, rounds, every=max(1, rounds // POINTS), average=average)
+        last = [row["participants_accuracy"] or 0.0 for row in run.history[-max(1, rounds // POINTS) :]]
+        averaged = None
+        if method.startswith("PFLEGO"):
+            engine = LocalEngine(run.problems, run.algorithm, run.states)
+            averaged = pooled(engine.scores(average.weights, adapt=True), self.federation.task)
+        return Result(
+            method,
+            tau,
+            rounds,
+            self.seed,
+            getattr(best, main_rate(best) or ""),
+            tried,
+            round(100 * fmean(last), 2),
+            None if averaged is None else round(100 * averaged, 2),
+            [
+                {
+                    "round": row["round"] or 0,
+                    "everyone": round(100 * (row["everyone_accuracy"] or 0), 2),
+                    "adapted": round(100 * (row["everyone_adapted_accuracy"] or 0), 2),
+                }
+                for row in run.history
+                if row.get("everyone_adapted_accuracy") is not None
+            ],
+        )
+
+
+def called(result: Result) -> str:
+    """Name a method, and tau where that was varied."""
+    return f"{result.method}, tau = {result.tau}" if result.tau else result.method
+
+
+def table(results: Iterable[Result]) -> str:
+    """Print what each came to."""
+    lines = ["| | rate | participants | everyone | adapted | adapted to an average |", "| --- " * 6 + "|"]
+    for result in results:
+        last = result.points[-1]
+        averaged = "" if result.averaged is None else f"{result.averaged:.1f}"
+        lines.append(
+            f"| {called(result)} | {result.rate:g} | {result.participants:.1f} | {last['everyone']:.1f} | "
+            f"{last['adapted']:.1f} | {averaged} |"
+        )
+    return "\n".join(lines)
+
+
+def picture(results: Iterable[Result], path: Path) -> None:
+    """Draw everyone, adapted and not, over the rounds."""
+    panels = [
+        Panel(
+            title,
+            [
+                Curve(
+                    called(result),
+                    [point["round"] for point in result.points],
+                    [point[figure] for point in result.points],
+                    "-" if result.method.startswith("PFLEGO") else "--",
+                )
+                for result in results
+                if not result.tau
+            ],
+            "round",
+            "test accuracy, %",
+        )
+        for figure, title in [("adapted", "everyone, adapted"), ("everyone", "everyone, with earlier heads")]
+    ]
+    draw(panels, path)
+
+
+def main() -> None:
+    """Train what is not known yet; keep, draw and print what there is."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--every", type=int, default=5, help="take every so many-th alphabet")
+    parser.add_argument("--participation", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--methods", default=";".join(METHODS), help="separated by semicolons")
+    parser.add_argument(
+        "--taus", default="0", help="steps of PFLEGO or FedRecon; 0: as many as they usually take"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/omniglot.json"))
+    given = parser.parse_args()
+    found: ResultsFile[dict[str, Any]] = ResultsFile(given.out, "method", "tau", "rounds", "seed")
+    study = Study.load(given.every, given.participation, given.seed)
+    for method in given.methods.split(";"):
+        for tau in map(int, given.taus.split(",")):
+            if (method, tau, given.rounds, given.seed) not in found:
+                result = study.result(method, tau, given.rounds)
+                found.add(asdict(result))
+                print(called(result), result.points[-1], flush=True)
+    results = [Result(**row) for row in found]
+    picture(results, given.out.with_suffix(".png"))
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
