@@ -31,7 +31,7 @@ STEPS_ALONE = 600  # on all samples, of a network of its own
 METHODS: dict[str, pflego.Algorithm] = {
     "PFLEGO": pflego.PFLEGO(),
     "PFLEGO, common head": pflego.PFLEGO(common_head=True),
-    "FedAvg, fine-tuned": pflego.FedAvg(epochs=1, batch_size=32, fine_tune=50),
+    "FedAvg, fine-tuned": pflego.FedAvg(epochs=1, batch_size=32, client_lr=0.1, fine_tune=50),
 }
 
 
