@@ -14,6 +14,7 @@ the file holds already is not trained again.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -22,16 +23,18 @@ import numpy as np
 import pflego
 from demo_figures import percent
 from pflego.data.left_out import left_out
+from pflego.engines.local import LocalEngine
 from pflego.models import usual
 from pflego.report.plots import Curve, Panel, draw
 from results_file import ResultsFile
 
 ALONE = "alone"
+FINE_TUNE = 50  # epochs of a newcomer on a copy of FedAvg's model
 STEPS_ALONE = 600  # on all samples, of a network of its own
 METHODS: dict[str, pflego.Algorithm] = {
     "PFLEGO": pflego.PFLEGO(),
     "PFLEGO, common head": pflego.PFLEGO(common_head=True),
-    "FedAvg, fine-tuned": pflego.FedAvg(epochs=1, batch_size=32, client_lr=0.1, fine_tune=50),
+    "FedAvg, fine-tuned": pflego.FedAvg(epochs=1, batch_size=32, client_lr=0.1),
 }
 
 
@@ -70,8 +73,8 @@ def alone(client: pflego.Client, model: pflego.Model, *, seed: int) -> float:
 def others(
     federation: pflego.Federation, model: pflego.Model, name: str, rounds: int, seed: int
 ) -> pflego.Run:
-    """Let everybody else learn; all take part in every round."""
-    return pflego.train(
+    """Let everybody else learn; all take part in every round. Who comes then fine-tunes what FedAvg has learned."""
+    run = pflego.train(
         federation,
         model,
         METHODS[name],
@@ -81,6 +84,10 @@ def others(
         evaluate_every=None,
         progress=False,
     )
+    if not isinstance(run.algorithm, pflego.FedAvg):
+        return run
+    method = replace(run.algorithm, fine_tune=FINE_TUNE)
+    return replace(run, algorithm=method, engine=LocalEngine(run.problems, method, run.states))
 
 
 def table(rows: list[Newcomer], counts: list[int]) -> str:

@@ -125,6 +125,12 @@ def test_get_without_a_network_says_what_to_do_in_one_line(
     assert "no connection to 127.0.0.1:9. Put cifar-10-binary.tar.gz, or cifar10.npz" in said
 
 
+def test_data_may_be_named_as_for_a_run() -> None:
+    plain = succeed("show", "digits", "--clients", "7")
+    assert succeed("show", "--clients", "7", "--data", "digits") == plain
+    assert succeed("show", "--data=digits", "--clients", "7") == plain
+
+
 def test_show_counts_clients_samples_and_classes() -> None:
     text = succeed("show", "digits", "--clients", "4", "--classes-per-client", "none", "--seed", "3")
     assert "digits, 4 clients" in text

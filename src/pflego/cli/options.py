@@ -59,7 +59,8 @@ class SettingsCommand(TyperCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Find out whose options there are before they are read."""
         ctx.meta[_GUESTS] = list(dict.fromkeys(_guests(args)))
-        return super().parse_args(ctx, args)
+        arguments = [one.name for one in self.params if isinstance(one, click.Argument) and one.name]
+        return super().parse_args(ctx, _as_words(args, arguments))
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Give the command's own parameters and the settings it takes."""
@@ -204,6 +205,23 @@ def _merged(owners: Mapping[str, Declared], methods: Mapping[str, type[Algorithm
         help=first.summary.rstrip(".") + whose + ".",
         default=None if shown is None else "; ".join([shown, *others]),
     )
+
+
+def _as_words(args: Sequence[str], arguments: Iterable[str]) -> list[str]:
+    """Take a command's argument that was named like another command's option for the word it stands for.
+
+    >>> _as_words(["--clients", "9", "--data", "digits"], ["data"])
+    ['digits', '--clients', '9']
+    """
+    words = list(args)
+    for name in arguments:
+        for place, word in enumerate(words):
+            option, equals, value = word.partition("=")
+            if option == f"--{name}" and (equals or place + 1 < len(words)):
+                words[place : place + 1 + (not equals)] = []
+                words.insert(0, value if equals else args[place + 1])
+                break
+    return words
 
 
 def _guests(args: Sequence[str]) -> Iterator[str]:
