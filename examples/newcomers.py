@@ -1,6 +1,6 @@
 """Somebody new: how good a model does a client get that was not there, and from how many samples of its own?
 
-    PFLEGO_DATA=... python examples/newcomers.py --data watch --rounds 5 --out docs/newcomers.json
+    PFLEGO_DATA=... python examples/newcomers.py --data watch --rounds 15 --out docs/newcomers.json
     python examples/newcomers.py --data heart --rounds 20 --counts 5,20,0 --out runs/newcomers.json
 
 Every client is left out in turn: the others train, by each method, and then it comes, with the first few samples of
@@ -30,7 +30,7 @@ from results_file import ResultsFile
 
 ALONE = "alone"
 FINE_TUNE = 50  # epochs of a newcomer on a copy of FedAvg's model
-STEPS_ALONE = 600  # on all samples, of a network of its own
+EPOCHS_ALONE = 200  # of a newcomer with a network of its own
 METHODS: dict[str, pflego.Algorithm] = {
     "PFLEGO": pflego.PFLEGO(),
     "PFLEGO, common head": pflego.PFLEGO(common_head=True),
@@ -63,7 +63,7 @@ def some(client: pflego.Client, count: int) -> pflego.Client:
 
 def alone(client: pflego.Client, model: pflego.Model, *, seed: int) -> float:
     """Let a client learn by itself."""
-    method = pflego.Local(steps=STEPS_ALONE)
+    method = pflego.Local(epochs=EPOCHS_ALONE, batch_size=32, client_lr=0.1)
     run = pflego.train(
         pflego.Federation([client]), model, method, rounds=1, participation=1, seed=seed, progress=False
     )
