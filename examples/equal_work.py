@@ -276,7 +276,8 @@ def picture(results: list[Result], path: Path) -> None:
     ]
     panels = []
     for (data, degree), own in cells(results).items():
-        floor = max(0.0, max(result.best for result in own) - 12)
+        lowest = min(point["adapted"] for result in own for point in result.points)
+        floor = max(lowest - 0.2, max(result.best for result in own) - 12)
         for unit, word, scale in units:
             curves = [
                 Curve(
