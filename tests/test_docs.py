@@ -27,7 +27,7 @@ TABLE = re.compile(r"(?:^ *\|.*\n)+", re.MULTILINE)
 DATA_FILE = re.compile(r"\]\(([\w./-]+\.(?:json|toml))\)")
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHOWING = [page for page in PAGES if BLOCK.search(page.read_text())]
-FIRST = {ROOT / "README.md", *(ROOT / "docs" / name for name in ("guide.md", "your-own-data.md", "data.md"))}
+FIRST = {ROOT / "README.md", *(ROOT / "docs" / name for name in ("your-own-data.md", "data.md"))}
 
 
 @pytest.fixture(autouse=True)

@@ -30,6 +30,7 @@ ROUNDS = 8
 CLOSE = 1e-4
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.thorough,  # test_rounds.py has tabs in a federation, test_page.py one in a browser
     needs_browser,
     needs_node,
     pytest.mark.skipif(not NGINX.exists(), reason="nginx is not installed (Debian: nginx-light)"),
