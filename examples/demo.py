@@ -75,9 +75,9 @@ def train(federation: pflego.Federation, method: pflego.Algorithm, *, seed: int,
     )
 
 
-def fine_tuned(run: pflego.Run) -> pflego.Run:
-    """Let everybody fine-tune the shared model on their own drawings before they use it."""
-    method = replace(run.algorithm, fine_tune=FINE_TUNE)  # type: ignore[call-arg]  # FedAvg has it
+def fine_tuned(run: pflego.Run, steps: int = FINE_TUNE) -> pflego.Run:
+    """Let everybody fine-tune the shared model on their own samples before they use it."""
+    method = replace(run.algorithm, fine_tune=steps)  # type: ignore[call-arg]  # FedAvg has it
     return replace(run, algorithm=method, engine=LocalEngine(run.problems, method, run.states))
 
 

@@ -14,16 +14,16 @@ the file holds already is not trained again.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import TypedDict
 
 import numpy as np
 
 import pflego
+from demo import fine_tuned
 from demo_figures import percent
 from pflego.data.left_out import left_out
-from pflego.engines.local import LocalEngine
 from pflego.models import usual
 from pflego.report.plots import Curve, Panel, draw
 from results_file import ResultsFile
@@ -84,10 +84,7 @@ def others(
         evaluate_every=None,
         progress=False,
     )
-    if not isinstance(run.algorithm, pflego.FedAvg):
-        return run
-    method = replace(run.algorithm, fine_tune=FINE_TUNE)
-    return replace(run, algorithm=method, engine=LocalEngine(run.problems, method, run.states))
+    return fine_tuned(run, FINE_TUNE) if isinstance(run.algorithm, pflego.FedAvg) else run
 
 
 def table(rows: list[Newcomer], counts: list[int]) -> str:
@@ -110,17 +107,14 @@ def accuracies(rows: list[Newcomer], method: str, count: int) -> list[float]:
 def picture(rows: list[Newcomer], counts: list[int], data: str, path: Path) -> None:
     """Draw accuracy over the samples that newcomers bring."""
 
-    def mean(values: list[float]) -> float:
-        return float(np.mean(values))
-
     def samples(count: int) -> float:
-        return mean([row["samples"] for row in rows if row["count"] == count])
+        return fmean(row["samples"] for row in rows if row["count"] == count)
 
     curves = [
         Curve(
             name,
             [samples(count) for count in counts],
-            [100 * mean(accuracies(rows, name, count)) for count in counts],
+            [100 * fmean(accuracies(rows, name, count)) for count in counts],
             "--" if name == ALONE else "-",
         )
         for name in [*METHODS, ALONE]

@@ -1,4 +1,4 @@
-"""Omniglot, one alphabet per client, until it converges: how far does each method come, and who lags behind?
+"""Omniglot, one alphabet per client, for many rounds: how far does each method come, and who lags behind?
 
     PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/omniglot.py --out docs/omniglot.json
     PFLEGO_DATA=... python examples/omniglot.py --methods PFLEGO --taus 5,20,50,100 --out docs/omniglot.json

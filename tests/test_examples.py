@@ -261,9 +261,8 @@ def test_newcomers_with_few_samples_are_kept_drawn_and_not_trained_twice(
     for client in {row["client"] for row in kept}:
         own = [row for row in kept if row["client"] == client]
         assert len(own) == 8  # four ways to learn, with few samples and with all
-        assert {row["samples"] for row in own if row["count"] == 2} == {
-            4
-        }  # two of the ill, two of the others
+        few = {row["samples"] for row in own if row["count"] == 2}
+        assert few == {4}  # two of the ill, two of the others
         assert len({row["samples"] for row in own}) == 2
     alone = fmean(row["accuracy"] for row in kept if (row["method"], row["count"]) == ("alone", 0))
     assert re.search(rf"\| alone \|.*\| {100 * alone:.1f} ± [\d.]+ \|", first)

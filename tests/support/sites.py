@@ -21,9 +21,8 @@ CONFIG: UserConfig = {
     "algorithm": "pflego", "steps": 5, "rounds": 4, "seed": 5, "evaluate_every": 2, "device": "cpu",
     "wait": 60, "reply-timeout": 60, "min-clients": len(NAMES),
 }  # fmt: skip
-PATIENCE = (
-    2.0  # seconds for those who come, on a busy machine too, where the server waits for one who does not
-)
+# seconds for those who come, on a busy machine too, where the server waits for one who does not
+PATIENCE = 2.0
 
 
 def settle(folder: Path, names: Sequence[str]) -> dict[str, dict[str, str | Path]]:

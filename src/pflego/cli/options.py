@@ -218,8 +218,8 @@ def _as_words(args: Sequence[str], arguments: Iterable[str]) -> list[str]:
         for place, word in enumerate(words):
             option, equals, value = word.partition("=")
             if option == f"--{name}" and (equals or place + 1 < len(words)):
-                words[place : place + 1 + (not equals)] = []
-                words.insert(0, value if equals else args[place + 1])
+                del words[place]
+                words.insert(0, value if equals else words.pop(place))
                 break
     return words
 
