@@ -5,10 +5,10 @@
 
 Every fifth alphabet, its drawings as they are, without rotations, so that no drawing is on both sides of the split; two
 alphabets take part in a round. Each method tries three values of its main rate for a fifth of the rounds, on a fifth of
-the training data held out, and is trained with the best. Three figures, in per cent: the participants' test accuracy,
-the mean over the last tenth of the rounds; everyone's, with the heads they had when they took part last; and everyone's
-once they have adapted to the backbone as it is. For PFLEGO's variants also everyone's, adapted to an average of the
-backbone over the rounds.
+the training data held out, up to two more where the best is the first or the last, and is trained with the best. Three
+figures, in per cent: the participants' test accuracy, the mean over the last tenth of the rounds; everyone's, with the
+heads they had when they took part last; and everyone's once they have adapted to the backbone as it is. For PFLEGO's
+variants also everyone's, adapted to an average of the backbone over the rounds.
 
 Keeps the curves as JSON, draws them beside it and prints the table. What the file holds already is not trained again.
 """
@@ -40,6 +40,7 @@ POINTS = 10  # of a curve
 TRIAL = 5  # a trial has a fifth of the rounds
 KEPT = 0.9  # of the average of the backbone, from one round to the next
 SERVERS, CLIENTS = (0.3, 1.0, 3.0), (0.01, 0.03, 0.1)  # parts of the server's rate; rates of clients
+WIDER, MOST = 3.0, 5  # where the best is the first or the last, one more is tried beyond; so many at most
 
 BATCHES: dict[str, Any] = {"epochs": 1, "batch_size": 32, "client_lr": 0.1}
 METHODS: dict[str, Algorithm] = {
@@ -118,17 +119,21 @@ class Study:
             )
 
     def search(self, algorithm: Algorithm, rounds: int) -> tuple[Algorithm, list[tuple[float, float | None]]]:
-        """Try three values of the main rate; return the method with the best."""
+        """Try values of the main rate, beyond the best too; return the method with the best."""
         name = main_rate(algorithm) or ""
         present = getattr(algorithm, name)
         rates = [part * present for part in SERVERS] if name == "server_lr" else list(CLIENTS)
         validation = replace(self, federation=hold_out(self.federation, seed=self.seed))
-        tried = []
-        for rate in rates:
-            run = validation.train(replace(algorithm, **{name: rate}), rounds // TRIAL, every=0)
-            tried.append((rate, run.history[-1].get("everyone_adapted_accuracy")))
-        best, _ = max(tried, key=lambda one: one[1] or 0.0)
-        return replace(algorithm, **{name: best}), tried
+        tried: dict[float, float | None] = {}
+        while len(tried) < MOST:
+            for rate in rates:
+                run = validation.train(replace(algorithm, **{name: rate}), rounds // TRIAL, every=0)
+                tried[rate] = run.history[-1].get("everyone_adapted_accuracy")
+            best = max(tried, key=lambda rate: tried[rate] or 0.0)
+            if min(tried) < best < max(tried):
+                break
+            rates = [best * WIDER if best == max(tried) else best / WIDER]
+        return replace(algorithm, **{name: best}), sorted(tried.items())
 
     def result(self, method: str, tau: int, rounds: int) -> Result:
         """Search, and train for all rounds."""

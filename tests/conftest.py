@@ -49,6 +49,7 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
         return str(super()._split_scope(nodeid))
 
 
+@pytest.hookimpl(optionalhook=True)  # xdist may be switched off
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     """Who runs what, where there are several workers."""
     return ByFile(config, log)

@@ -10,12 +10,14 @@
 Names are loaded when they are first used, so that importing the package costs nothing.
 """
 
-from collections.abc import Iterable
-from importlib import import_module
-from importlib.metadata import version
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
+from importlib import import_module
+
+TYPE_CHECKING = False  # typing takes longer to import than all of this, and the command minds Ctrl-C after it
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     __version__: str
     from pflego import models as models
     from pflego import trackers as trackers
@@ -164,6 +166,8 @@ def __getattr__(name: str) -> object:
     if name == "__all__":
         return __dir__()
     if name == "__version__":
+        from importlib.metadata import version
+
         return version("pflego")
     if not name.startswith("_"):
         for kind in _methods():

@@ -20,6 +20,8 @@ from pflego.cli.console import Console
 from pflego.cli.rows import as_csv
 from pflego.cli.terminal import one_line, printable
 
+SOURCES = Path(__file__).parents[2] / "src"
+
 
 @dataclass(frozen=True)
 class Command:
@@ -133,17 +135,32 @@ def test_what_is_wrong_with_files_is_one_line(tmp_path: Path, pflego: Command, w
     assert len(errors.splitlines()) == 1
 
 
+SAYS_WHEN_IT_MINDS_CTRL_C = """
+import runpy, signal, sys, threading, time
+
+def watch():
+    while signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        time.sleep(0.001)
+    print("minded", flush=True)
+
+threading.Thread(target=watch, daemon=True).start()
+sys.argv = ["pflego", *sys.argv[1:]]
+runpy.run_module("pflego", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.6, 1.5, 3.0])
+@pytest.mark.parametrize("seconds", [0.0, 0.4, 1.5, 3.0])
 def test_ctrl_c_is_one_line_whenever_it_comes(tmp_path: Path, seconds: float) -> None:
-    words = ["advise", "digits", "--clients", "40"]
     with subprocess.Popen(
-        [sys.executable, "-m", "pflego", *words],
+        [sys.executable, "-c", SAYS_WHEN_IT_MINDS_CTRL_C, "advise", "digits", "--clients", "40"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "minded\n"
         time.sleep(seconds)
         os.kill(process.pid, signal.SIGINT)
         try:
@@ -154,6 +171,15 @@ def test_ctrl_c_is_one_line_whenever_it_comes(tmp_path: Path, seconds: float) ->
             _, errors = process.communicate(timeout=60)
     assert process.returncode in (130, -signal.SIGINT), errors  # a shell shows 130 for both
     assert "Traceback" not in errors
+
+
+def test_nothing_that_takes_time_is_imported_before_ctrl_c_is_minded() -> None:
+    # what `python -m pflego` imports before the command's own first line is the package
+    listed = "import pflego, sys; print(*sys.modules)"
+    command = [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(SOURCES)!r}); {listed}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "pflego" in done.stdout.split()
+    assert not {"typing", "re", "importlib.metadata"} & {*done.stdout.split()}
 
 
 def test_ctrl_c_is_not_swallowed_by_what_is_imported(tmp_path: Path) -> None:
