@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import TypeAlias
 
 import numpy as np
@@ -14,6 +15,8 @@ from pflego_light.errors import SettingError
 
 ClientId: TypeAlias = str | int
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+# Python 3.11 counts the depth of ast, which reads NumPy's headers, for all threads together
+_one_thread_at_a_time = Lock()
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Data:
     def read(cls, client: ClientId, path: str | Path) -> Data:
         """Read x_train, y_train, x_test and y_test of a .npz file; the last two may be left out."""
         try:
-            with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
+            with _one_thread_at_a_time, np.load(Path(path).expanduser(), allow_pickle=False) as archive:
                 found = {name: archive[name] for name in _ARRAYS if name in archive}
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise SettingError(f"{path} cannot be read as a .npz file: {error}") from error

@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 
 from pflego.data.blocks import Array, Blocks
 from pflego.errors import DataError, UserError
+
+# NumPy reads a header with ast, whose depth Python 3.11 counts for all threads together and then finds wrong.
+_one_thread_at_a_time = RLock()
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,10 @@ class Source:
 
 @contextmanager
 def reading(file: object) -> Iterator[None]:
-    """Say of a file whatever goes wrong in reading it."""
+    """Say of a file whatever goes wrong in reading it; one thread reads at a time."""
     try:
-        yield
+        with _one_thread_at_a_time:
+            yield
     except UserError:
         raise
     except (

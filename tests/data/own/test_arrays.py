@@ -1,5 +1,8 @@
 """Clients as arrays: .npz files, a client a file, or a function."""
 
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import torch
 
 import pflego
 from pflego import UserError
+from pflego.data.own.arrays import read
 from pflego.federation.roster import ClientId
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)
@@ -94,6 +98,27 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, arrays: dict[str, A
     save(tmp_path / "a.npz", **arrays)
     with pytest.raises(UserError, match=reason):
         pflego.load(tmp_path)
+
+
+def test_files_are_read_by_several_threads(tmp_path: Path) -> None:
+    """Python 3.11 counts the depth of syntax trees, of which NumPy makes one per header, for all threads together."""
+    save(tmp_path / "a.npz", x=X, y=WORDS)
+
+    def at_a_depth(number: int) -> int:
+        return at_a_depth(number - 1) if number % 7 else len(read(tmp_path / "a.npz"))
+
+    def another_threads_turn(phase: str, info: object) -> None:
+        time.sleep(0)
+
+    often, thresholds = (3, 1000, 1000), gc.get_threshold()
+    gc.callbacks.append(another_threads_turn)
+    gc.set_threshold(*often)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert set(threads.map(at_a_depth, range(700))) == {2}
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(another_threads_turn)
 
 
 def test_labels_of_different_types_are_refused(tmp_path: Path) -> None:
