@@ -42,6 +42,7 @@ def is_picture(path: Path) -> bool:
     return path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.thorough
 def test_the_frontier_of_passes_is_kept_drawn_and_not_trained_twice(tmp_path: Path, example: Example) -> None:
     out = tmp_path / "passes.json"
     words = (
@@ -147,6 +148,7 @@ def test_methods_that_did_the_same_work_are_kept_drawn_and_not_trained_twice(
     assert json.loads(out.read_text()) == kept
 
 
+@pytest.mark.thorough
 def test_pretrained_backbones_are_compared_kept_drawn_and_not_trained_twice(
     tmp_path: Path, example: Example
 ) -> None:

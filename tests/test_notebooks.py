@@ -18,7 +18,7 @@ def printed(cell: Any) -> str:
     return "".join(output.get("text", "") for output in cell.outputs)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default")  # of Jupyter's own
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.name)
 def test_a_notebook_runs_and_prints_what_it_shows(path: Path, tmp_path: Path) -> None:

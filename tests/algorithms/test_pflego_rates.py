@@ -155,7 +155,7 @@ class FederationLoss(pflego.Callback):
 
 
 @pytest.mark.parametrize("head_step", often(["exact", "paper"]))
-@pytest.mark.parametrize("regression", [False, True], ids=["classification", "regression"])
+@pytest.mark.parametrize("regression", often([False, True]), ids=["classification", "regression"])
 @pytest.mark.parametrize("common", [False, True], ids=["own heads", "common head"])
 def test_the_federations_loss_falls_with_every_step(head_step: str, regression: bool, common: bool) -> None:
     twin = world(regression=regression)

@@ -60,6 +60,7 @@ def test_a_budget_of_privacy_is_planned_and_drawn(tmp_path: Path) -> None:
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 6
 
 
+@pytest.mark.thorough
 def test_a_fixed_number_of_participants_is_planned_by_its_own_accountant(tmp_path: Path) -> None:
     [one] = budget.options(100, epsilon=8, delta=1e-3, rounds=[10], chances=[0.2], fixed=True)
     library = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)

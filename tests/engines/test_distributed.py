@@ -272,6 +272,7 @@ def test_only_the_first_process_prints(told: Told) -> None:
     assert (told.folder / "runs" / "own-pflego" / "report.html").exists()
 
 
+@pytest.mark.thorough
 def test_what_all_processes_got_wrong_is_said_once(tmp_path: Path) -> None:
     done = subprocess.run(
         torchrun("pflego", "run", "--engine", "distributed", "--algorithm", "fedavgg"),

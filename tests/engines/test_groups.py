@@ -60,14 +60,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [
-        pflego.PFLEGO(steps=5),
-        pflego.PFLEGO(steps=5, common_head=True),
-        pflego.PFLEGO(steps=5, head_step="exact", server_optimizer="sgd", head_decay=0.2),
-        pflego.PFLEGO(steps=5, head_optimizer="momentum"),
-        pflego.PFLEGO(steps=5, server_lr="auto", server_optimizer="sgd"),
-        pflego.PFLEGO(steps=5, passes=2, local_lr=0.1, common_head=True),
-    ],
+    often(
+        [
+            pflego.PFLEGO(steps=5),
+            pflego.PFLEGO(steps=5, common_head=True),
+            pflego.PFLEGO(steps=5, head_step="exact", server_optimizer="sgd", head_decay=0.2),
+            pflego.PFLEGO(steps=5, head_optimizer="momentum"),
+            pflego.PFLEGO(steps=5, server_lr="auto", server_optimizer="sgd"),
+            pflego.PFLEGO(steps=5, passes=2, local_lr=0.1, common_head=True),
+        ],
+    ),
     ids=["plain", "common head", "exact", "momentum", "auto", "passes"],
 )
 @pytest.mark.parametrize("weighting", often(["samples", "equal"]))

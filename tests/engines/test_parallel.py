@@ -108,7 +108,7 @@ class Wide(nn.Module):
 
 @pytest.mark.usefixtures("two_cores")
 @pytest.mark.parametrize(
-    "head", [None, lambda m, k: nn.Sequential(nn.Linear(m, 6), nn.Tanh(), nn.Linear(6, k))]
+    "head", often([None, lambda m, k: nn.Sequential(nn.Linear(m, 6), nn.Tanh(), nn.Linear(6, k))])
 )
 @pytest.mark.parametrize("method", often([pflego.PFLEGO, pflego.FedAvg, pflego.Ditto], pflego.FedAvg))
 def test_a_run_in_threads_is_the_run_without_them(

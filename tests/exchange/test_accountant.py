@@ -18,6 +18,7 @@ from pflego.exchange import accountant as accounting
 from pflego.exchange.accountant import Accountant, Sampling, noise_for, sampling_of
 from pflego.runs.plan import Plan
 from pflego.runs.privacy import accountant_of
+from tests.support.cases import often
 from tests.support.reference import world
 
 HUNDRED = range(100)
@@ -83,7 +84,7 @@ def test_a_larger_chance_and_more_rounds_cost_more_and_noise_less() -> None:
     assert cost(noise=0.0) == inf
 
 
-@pytest.mark.parametrize("sampling", [Sampling(0.1), Sampling(0.2, (20, 100))])
+@pytest.mark.parametrize("sampling", often([Sampling(0.1), Sampling(0.2, (20, 100))]))
 def test_the_rounds_and_the_noise_that_can_be_afforded(sampling: Sampling) -> None:
     accountant = Accountant(sampling, 3.0, 1e-5)
     most = accountant.most_rounds(2.0, 500)

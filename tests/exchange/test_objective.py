@@ -23,6 +23,7 @@ from pflego.learning.problems import Problems
 from pflego.runs.plan import Plan
 from pflego.runs.run import Run
 from pflego.weights import Weights
+from tests.support.cases import often
 from tests.support.reference import (
     F64,
     Net,
@@ -297,7 +298,7 @@ def test_q_of_0_and_a_tail_of_1_are_the_mean_loss() -> None:
             torch.testing.assert_close(run.shared[name], tensor, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+@pytest.mark.parametrize("objective", often(OBJECTIVES), ids=str)
 def test_rates_from_the_theory_go_downhill_on_the_objective(objective: Objective) -> None:
     """With everyone and 1/L of F, F falls in every round that has a rate; Agnostic's lambda stays where it is."""
     if isinstance(objective, pflego.Agnostic):

@@ -46,17 +46,17 @@ def test_it_stands_beside_the_figure_it_bounds_and_no_other() -> None:
     federation = pflego.load("digits", clients=20, classes_per_client=2)
     model = pflego.models.build("mlp", (64,))
 
-    def summed_up(algorithm: pflego.Algorithm) -> Summary:
-        return Summary.of(pflego.train(federation, model, algorithm, rounds=4, evaluate_every=0))
+    def summed_up(algorithm: pflego.Algorithm, rounds: int = 1) -> Summary:
+        return Summary.of(pflego.train(federation, model, algorithm, rounds=rounds, evaluate_every=0))
 
-    found = summed_up(pflego.FedAvg(labels="local", steps=20))
+    found = summed_up(pflego.FedAvg(labels="local", steps=20, client_lr=0.1), rounds=4)
     assert found.ceiling is not None
     assert found.everyone is not None
     assert 0.5 < found.everyone <= found.ceiling < 0.95
     for unbound in (
-        pflego.FedAvg(steps=2),
-        pflego.FedAvg(steps=2, labels="local", fine_tune=1),
-        pflego.Ditto(steps=2, labels="local"),
+        pflego.FedAvg(steps=2, client_lr=0.1),
+        pflego.FedAvg(steps=2, client_lr=0.1, labels="local", fine_tune=1),
+        pflego.Ditto(steps=2, client_lr=0.1, labels="local"),
         pflego.PFLEGO(steps=2),
     ):
         assert summed_up(unbound).ceiling is None

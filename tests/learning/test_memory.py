@@ -30,6 +30,7 @@ def _deep() -> pflego.Model:
     return pflego.Model(nn.Sequential(*layers, nn.Tanh()), features=300)
 
 
+@pytest.mark.thorough
 def test_a_convolutional_client_stays_within_its_budget(federation: pflego.Federation) -> None:
     model = pflego.models.build("omniglot-conv4", (28, 28))
     budgets, steps = [12e6, 30e6], pflego.PFLEGO(steps=3)

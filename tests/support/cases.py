@@ -9,11 +9,11 @@ from zlib import crc32
 
 import pytest
 
-_EVERY = 5
+_EVERY = 8
 
 
 def often(cases: Iterable[Any], *always: object) -> list[Any]:
-    """Play the cases that are named and every fifth by `make test`, all of them by `make thorough`.
+    """Play the cases that are named and every eighth by `make test`, all of them by `make thorough`.
 
     For a test that takes long, and whose cases go the same way through the code. Where the counting begins depends on
     the module: tests of every method play other methods in other modules.

@@ -15,6 +15,7 @@ import pflego
 from pflego.learning.problems import Problems
 from pflego.runs.run import Run
 from pflego.weights import is_finite
+from tests.support.cases import often
 from tests.support.reference import F64, Net, Site, link, loss, world
 
 
@@ -131,7 +132,7 @@ def test_a_loss_of_zero_stays_there(settings: dict[str, object]) -> None:
     assert run.history[-1]["everyone_accuracy"] == 1
 
 
-@pytest.mark.parametrize("client_lr", ["auto", 0.1], ids=str)
+@pytest.mark.parametrize("client_lr", often(["auto", 0.1]), ids=str)
 @pytest.mark.parametrize("head_step", ["paper", "exact"])
 def test_the_automatic_server_rate_where_theta_has_no_curvature(head_step: str, client_lr: object) -> None:
     """With heads of zero and no step on them before the joint one, theta has no slope and no curvature."""
@@ -147,7 +148,7 @@ def test_the_automatic_server_rate_where_theta_has_no_curvature(head_step: str, 
     assert (run.history[-1]["loss"] or 9) < (run.history[0]["loss"] or 0)
 
 
-@pytest.mark.parametrize("head", [None, lambda m, k: nn.Linear(m, k)], ids=["closed form", "module"])
+@pytest.mark.parametrize("head", often([None, lambda m, k: nn.Linear(m, k)]), ids=["closed form", "module"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_backbones_train_like_float32(dtype: torch.dtype, head: object) -> None:
     federation = pflego.load("digits", clients=5)

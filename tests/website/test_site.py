@@ -50,7 +50,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_everything_that_pflego_offers_is_in_the_reference(site: Path) -> None:
     ids = {one for path in (site / "website" / "reference").glob("*.html") for one in Page(path).ids}
     for name in dir(pflego):
@@ -58,7 +58,7 @@ def test_everything_that_pflego_offers_is_in_the_reference(site: Path) -> None:
         assert wanted in ids
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 40
@@ -68,7 +68,7 @@ def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
         assert not re.search(r"(@import|url\()\s*['\"]?(\w+:)?//", path.read_text()), path
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_version_stands_on_every_page_and_the_folder_opens_at_the_readme(site: Path) -> None:
     version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version
@@ -76,7 +76,7 @@ def test_the_version_stands_on_every_page_and_the_folder_opens_at_the_readme(sit
     assert "url=README.html" in (site / "index.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(not BROWSER, reason="needs chromium")
 def test_search_works_from_a_disk(site: Path, tmp_path: Path) -> None:
     address = (site / "search.html").as_uri() + "?q=Krum"

@@ -26,6 +26,7 @@ from tests.deploy.flower.test_client import COMMON
 from tests.deploy.flower.test_equality import METHODS, assert_close, assert_same_history, state
 from tests.deploy.flower.test_interruption import PowerCut, round_of, watched
 from tests.federation.test_population import POPULATION, THERE, play
+from tests.support.cases import often
 from tests.support.grid import MemoryGrid, Node, carried, opened
 from tests.support.reference import assert_same_weights, distance, timeless, world
 from tests.support.sites import CONFIG, NAMES, SHAPE, federation, sites, train
@@ -73,7 +74,7 @@ def backbone() -> nn.Module:
     return world(clients=6).model.backbone
 
 
-@pytest.mark.parametrize("weighting", ["samples", "equal"])
+@pytest.mark.parametrize("weighting", often(["samples", "equal"]))
 @pytest.mark.parametrize(
     "process",
     [

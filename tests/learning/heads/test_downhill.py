@@ -15,6 +15,7 @@ from pflego.learning.heads.downhill import steps_downhill
 from pflego.learning.problem import Problem
 from pflego.learning.problems import Problems
 from pflego.weights import Weights
+from tests.support.cases import often
 
 
 def one_hidden(m: int, k: int) -> nn.Module:
@@ -31,7 +32,7 @@ def digits(head: object) -> tuple[pflego.Federation, pflego.Model]:
     return federation, pflego.Model(backbone.backbone, backbone.features, head=head)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("head", [one_hidden, two_hidden], ids=["one hidden layer", "two"])
+@pytest.mark.parametrize("head", often([one_hidden, two_hidden]), ids=["one hidden layer", "two"])
 def test_the_automatic_rate_keeps_up_with_the_best_fixed_one(head: object) -> None:
     federation, model = digits(head)
     shared, problems = model.weights(), Problems(federation, model)
