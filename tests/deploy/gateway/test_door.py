@@ -14,7 +14,7 @@ import pytest
 
 from pflego.codec import encode
 from pflego.deploy.gateway import tokens
-from pflego.deploy.gateway.lobby import Question
+from pflego.deploy.gateway.lobby import Question, Visit
 from tests.support.visitors import LIMIT, Open, gateway
 
 CLIENTS = ["ann", "bob"]
@@ -34,11 +34,16 @@ def enter(door: Open, client: str) -> str:
     return str(json.loads(body)["session"])
 
 
-def ask(door: Open, client: str, kind: str = "train", *, seconds: float = 60.0) -> str:
-    """Put a question to whoever is there for a client; give its number."""
+def visit_of(door: Open, client: str) -> Visit:
     [visit] = [
         one for one in door.house.lobby.present(tokens.read(door.house.tokens)) if one.client == client
     ]
+    return visit
+
+
+def ask(door: Open, client: str, kind: str = "train", *, seconds: float = 60.0) -> str:
+    """Put a question to whoever is there for a client; give its number."""
+    visit = visit_of(door, client)
     number = f"question-of-{client}-{time.monotonic_ns()}"
     assert door.house.lobby.ask(visit.session, number, Question(kind, b"shared", time.monotonic() + seconds))
     return number
@@ -197,9 +202,10 @@ def test_a_look_whose_connection_may_be_lost_gets_no_question(door: Open) -> Non
         seen[name] = door.post("take", "ann", session)[0]
 
     looks = [Thread(target=look, args=(name,)) for name in ("earlier", "later")]
-    for one in looks:
+    for number, one in enumerate(looks, 1):
         one.start()
-        time.sleep(0.1)
+        while visit_of(door, "ann").looks < number:
+            time.sleep(0.01)
     looks[0].join(timeout=10)
     assert seen == {"earlier": 204}
     ask(door, "ann")
@@ -256,7 +262,7 @@ def test_whoever_comes_last_speaks_for_a_client(door: Open) -> None:
 
 def test_a_page_that_is_left_may_be_back_at_once(tmp_path: Path) -> None:
     with gateway(tmp_path, CLIENTS) as door:
-        door.house.lobby.grace = 0.2
+        door.house.lobby.grace = 1.0
         session = enter(door, "ann")
         [before] = door.grid.get_nodes()
         assert door.post("leave", "ann", session)[0] == 204
@@ -266,10 +272,10 @@ def test_a_page_that_is_left_may_be_back_at_once(tmp_path: Path) -> None:
         assert after.node_id != before.node_id
         assert door.post("leave", "ann", session)[0] == 409
         assert door.post("here", "ann", session)[0] == 409
-        time.sleep(0.3)
+        time.sleep(1.1)
         assert [*door.grid.get_nodes()] == [after]
         assert door.post("leave", "bob", enter(door, "bob"))[0] == 204
-        time.sleep(0.3)
+        time.sleep(1.1)
         assert [*door.grid.get_nodes()] == [after]
 
 
@@ -283,9 +289,9 @@ def test_a_tab_that_says_nothing_is_gone(tmp_path: Path) -> None:
 
 def test_a_question_whose_time_is_up_is_closed(door: Open) -> None:
     session = enter(door, "ann")
-    number = ask(door, "ann", seconds=0.1)
+    number = ask(door, "ann", seconds=1.0)
     assert door.post("take", "ann", session)[0] == 200
-    time.sleep(0.2)
+    time.sleep(1.1)
     assert door.post(f"give/{number}", "ann", session, b"late")[0] == 404
 
 
