@@ -56,6 +56,7 @@ def in_batches(kind: Any, *epochs: int, **settings: Any) -> list[Algorithm]:
 CONTENDERS: dict[str, list[Algorithm]] = {
     "PFLEGO": [pflego.PFLEGO()],
     "PFLEGO, common head": [pflego.PFLEGO(common_head=True)],
+    "PFLEGO, common head, mini-batches": [pflego.PFLEGO(common_head=True, batch_size=32)],
     "PFLEGO, common head, solved": [pflego.PFLEGO(common_head=True, head_optimizer="solve")],
     "FedAvg": in_batches(pflego.FedAvg, 1, 5),
     "FedAvg, 50 full steps": [pflego.FedAvg(steps=50)],

@@ -46,6 +46,7 @@ BATCHES: dict[str, Any] = {"epochs": 1, "batch_size": 32, "client_lr": 0.1}
 METHODS: dict[str, Algorithm] = {
     "PFLEGO": pflego.PFLEGO(),
     "PFLEGO, common head": pflego.PFLEGO(common_head=True),
+    "PFLEGO, common head, mini-batches": pflego.PFLEGO(common_head=True, batch_size=32),
     "PFLEGO, solved": pflego.PFLEGO(head_optimizer="solve"),
     "FedRecon": pflego.FedRecon(),
     "FedPer": pflego.FedPer(**BATCHES),

@@ -149,6 +149,24 @@ def test_methods_that_did_the_same_work_are_kept_drawn_and_not_trained_twice(
 
 
 @pytest.mark.thorough
+def test_methods_with_the_same_rounds_are_kept_and_not_trained_twice(
+    tmp_path: Path, example: Example
+) -> None:
+    out, ours, rival = tmp_path / "found.json", "PFLEGO, common head, mini-batches", "FedAvg"
+    words = "--data digits --classes 3 --clients 4 --participation 2 --rounds 4 --seeds 1,2"
+    words += f" --folder {tmp_path / 'runs'} --out {out}"
+    play = partial(example, "equal_rounds", *words.split(), "--methods", f"{ours};{rival}")
+    first, kept = play(), json.loads(out.read_text())
+    assert [(row["method"], row["seed"]) for row in kept] == [(ours, 1), (ours, 2), (rival, 1), (rival, 2)]
+    assert kept[0]["rate"] is None
+    assert kept[2]["rate"] == kept[3]["rate"] != {}
+    mean = (kept[0]["everyone"] + kept[1]["everyone"]) / 2
+    assert f"/ {mean:.2f} /" in first
+    assert play() == first[first.index("| |") :]
+    assert json.loads(out.read_text()) == kept
+
+
+@pytest.mark.thorough
 def test_pretrained_backbones_are_compared_kept_drawn_and_not_trained_twice(
     tmp_path: Path, example: Example
 ) -> None:

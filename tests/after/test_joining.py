@@ -261,6 +261,7 @@ METHODS: list[pflego.Algorithm] = [
     pflego.PFLEGO(steps=6, common_head=True),
     pflego.PFLEGO(head_optimizer="solve"),
     pflego.PFLEGO(steps=6, passes=2),
+    pflego.PFLEGO(steps=6, batch_size=4, common_head=True),
     pflego.PFLEGO(steps=6, server_lr="auto", server_optimizer="sgd"),
     pflego.FedAvg(steps=6, labels="global"),
     pflego.FedBabu(steps=6, fine_tune=3),

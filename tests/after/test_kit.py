@@ -230,6 +230,7 @@ def test_a_layer_that_cannot_be_exported_is_named() -> None:
     [
         pflego.PFLEGO(server_lr="auto", server_optimizer="sgd"),
         pflego.PFLEGO(passes=2),
+        pflego.PFLEGO(batch_size=8),
         pflego.PFLEGO(head_init="orthonormal"),
         pflego.PFLEGO(head_init=lambda rows, columns, generator: torch.zeros(rows, columns)),
         pflego.FedAvg(),

@@ -64,6 +64,8 @@ def test_sgd_and_the_first_step_of_adam_by_hand() -> None:
     assert state == {}
     stepped, _ = optimizer_step("adam", 0.1, weights, gradient, {})
     np.testing.assert_allclose(stepped["w"].numpy(), w - 0.1 * g / (np.abs(g) + 1e-8), rtol=1e-12)
+    stepped, _ = optimizer_step("adam", 0.1, weights, gradient, {}, eps=0.5)
+    np.testing.assert_allclose(stepped["w"].numpy(), w - 0.1 * g / (np.abs(g) + 0.5), rtol=1e-12)
 
 
 def test_where_nothing_is_shared_there_is_nothing_to_do() -> None:

@@ -34,6 +34,7 @@ from tests.support.rivals import (
     Simulation,
     assert_at,
     assert_weights,
+    batches,
     grad,
     local_sites,
     own_models,
@@ -329,6 +330,31 @@ def test_several_passes_move_what_is_personal_at_home() -> None:
     assert distance(run.shared["0.weight"], V) < 1e-10
     for i, one in enumerate(own):
         assert_weights(run.states[f"c{i}"], one)
+
+
+def test_mini_batches_move_what_is_personal_at_home() -> None:
+    twin, size, eta = world(clients=3), 5, 0.1
+    algorithm = pflego.PFLEGO(
+        steps=1, batch_size=size, local_lr=eta, server_lr=1.0, server_optimizer="sgd", head_init="zeros"
+    )
+    run = pflego.train(twin.federation, with_own_bias(twin), algorithm, rounds=2, seed=SEED)
+    V = twin.net.V
+    own = [{"v": twin.net.v, "W": np.zeros((site.t.shape[1], 5))} for site in twin.sites]
+    for t in (1, 2):
+        total, received = np.zeros_like(V), V
+        for i, site in enumerate(twin.sites):
+            drawn = batches(SEED, t, i, site, size, -(-site.n // size))
+            w = steps({"V": V, **own[i]}, site, len(drawn), rate=eta, batches=drawn)
+            own[i] = {"v": w["v"], "W": w["W"]}
+            total += twin.alphas[i] * (V - w["V"])
+        V = V - total
+    assert distance(run.shared["0.weight"], V) < 1e-10
+    for i, one in enumerate(own):
+        assert_weights(run.states[f"c{i}"], one)
+    judged = [
+        loss(Net(received, one["v"]), one["W"], site) for one, site in zip(own, twin.sites, strict=True)
+    ]
+    assert run.history[-1]["loss"] == pytest.approx(np.dot(twin.alphas, judged), rel=1e-9)
 
 
 def test_an_automatic_joint_rate_knows_the_curvature_in_what_is_personal() -> None:

@@ -11,59 +11,39 @@ import torch
 import pflego
 from pflego.exchange.round import Round
 from pflego.learning.problems import Problems
-from tests.support.reference import Adam, Net, World, assert_follows, cohorts, distance, gradients, world
+from tests.support.reference import (
+    F64,
+    Net,
+    Visit,
+    World,
+    assert_follows,
+    cohorts,
+    distance,
+    gradients,
+    rounds_at_home,
+    world,
+)
 
 both_heads = pytest.mark.parametrize("common", [False, True], ids=["own heads", "common head"])
 
 
-def rounds_of_passes(
-    twin: World,
-    chosen: list[list[int]],
-    *,
-    r: float,
-    passes: int,
-    tau: int,
-    beta: float,
-    eta: float,
-    rho: float,
-    decay: float,
-    adam: bool,
-) -> None:
-    """The equations of several_passes.py in NumPy, on twin.net, twin.common and twin.heads."""
-    optimizers: dict[str, Adam] = {}
-    for members in chosen:
-        gathered: dict[str, np.ndarray] = {}
-        for i in members:
-            site, rows = twin.sites[i], twin.rows(i)
-            net = Net(twin.net.V.copy(), twin.net.v.copy())
-            W_0 = None if twin.common is None else twin.common.copy()
-            own = twin.heads[i]
-            for _ in range(passes):
-                base = 0.0 if W_0 is None else W_0[rows]
-                for _ in range(tau - 1):
-                    own = own - beta * (gradients(net, base + own, site)[2] + decay * own)
-                dV, dv, dW = gradients(net, base + own, site)
-                net.V, net.v = net.V - eta * dV, net.v - eta * dv
-                own = own - eta * (dW + decay * own)
-                if W_0 is not None:
-                    W_0[rows] -= eta * dW
-            twin.heads[i] = own
-            weight = len(twin.sites) / r * twin.alphas[i]
-            moves = {"V": twin.net.V - net.V, "v": twin.net.v - net.v}
-            if W_0 is not None and twin.common is not None:
-                moves["W_0"] = twin.common - W_0
-            for name, move in moves.items():
-                gathered[name] = gathered.get(name, 0.0) + weight * move
-        theta = {"V": twin.net.V, "v": twin.net.v, "W_0": twin.common}
-        for name, move in gathered.items():
-            w = theta[name]
-            assert w is not None
-            theta[name] = (
-                optimizers.setdefault(name, Adam(rho)).step(w, move) if adam else np.asarray(w - rho * move)
-            )
-        assert theta["V"] is not None
-        assert theta["v"] is not None
-        twin.net.V, twin.net.v, twin.common = theta["V"], theta["v"], theta["W_0"]
+def passes_of(twin: World, *, passes: int, tau: int, beta: float, eta: float, decay: float) -> Visit:
+    """What a client does by the equations of several_passes.py, in NumPy."""
+
+    def visit(t: int, i: int, net: Net, W_0: F64 | None) -> F64:
+        site, rows, own = twin.sites[i], twin.rows(i), twin.heads[i]
+        for _ in range(passes):
+            base = 0.0 if W_0 is None else W_0[rows]
+            for _ in range(tau - 1):
+                own = own - beta * (gradients(net, base + own, site)[2] + decay * own)
+            dV, dv, dW = gradients(net, base + own, site)
+            net.V, net.v = net.V - eta * dV, net.v - eta * dv
+            own = own - eta * (dW + decay * own)
+            if W_0 is not None:
+                W_0[rows] -= eta * dW
+        return own
+
+    return visit
 
 
 @both_heads
@@ -80,9 +60,8 @@ def test_rounds_follow_the_equations(common: bool, adam: bool, regression: bool)
     )  # fmt: skip
     run = pflego.train(twin.federation, twin.model, algorithm, rounds=6, participation=2, seed=3)
     chosen = cohorts(pflego.Fixed(2), 5, rounds=6, seed=3)
-    rounds_of_passes(
-        twin, chosen, r=2, passes=3, tau=4, beta=0.2, eta=0.1, rho=rho, decay=0.3, adam=adam
-    )  # fmt: skip
+    visit = passes_of(twin, passes=3, tau=4, beta=0.2, eta=0.1, decay=0.3)
+    rounds_at_home(twin, chosen, visit, r=2, rho=rho, adam=adam)
     assert_follows(run, twin, 1e-9)
     assert [(row["forward_passes"], row["backward_passes"]) for row in run.history] == [(3, 3)] * 6
 

@@ -131,14 +131,15 @@ def test_heads_that_are_solved_for_have_a_rate_too_and_several_passes_none() -> 
         participation=pflego.Fixed(2),
     )
     assert 0 < point.squared_gradient < point.bound
-    with pytest.raises(pflego.SettingError, match="passes"):
-        measure(
-            twin.federation,
-            twin.model,
-            pflego.PFLEGO(passes=2),
-            horizons=[2],
-            participation=pflego.Fixed(2),
-        )
+    for moving_at_home in (pflego.PFLEGO(passes=2), pflego.PFLEGO(batch_size=4)):
+        with pytest.raises(pflego.SettingError, match="passes"):
+            measure(
+                twin.federation,
+                twin.model,
+                moving_at_home,
+                horizons=[2],
+                participation=pflego.Fixed(2),
+            )
 
 
 @pytest.mark.parametrize("horizons", ["ten", "0,5", ""])

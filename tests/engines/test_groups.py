@@ -68,9 +68,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             pflego.PFLEGO(steps=5, head_optimizer="momentum"),
             pflego.PFLEGO(steps=5, server_lr="auto", server_optimizer="sgd"),
             pflego.PFLEGO(steps=5, passes=2, local_lr=0.1, common_head=True),
+            pflego.PFLEGO(steps=5, batch_size=4, common_head=True),
         ],
     ),
-    ids=["plain", "common head", "exact", "momentum", "auto", "passes"],
+    ids=["plain", "common head", "exact", "momentum", "auto", "passes", "batches"],
 )
 @pytest.mark.parametrize("weighting", often(["samples", "equal"]))
 def test_together_is_one_by_one(

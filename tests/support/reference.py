@@ -95,6 +95,7 @@ class Adam:
     """Adam as published, for one array."""
 
     rate: float
+    eps: float = 1e-8
     m: F64 | float = 0.0
     s: F64 | float = 0.0
     t: int = 0
@@ -104,7 +105,7 @@ class Adam:
         self.m = 0.9 * self.m + 0.1 * g
         self.s = 0.999 * self.s + 0.001 * g * g
         return np.asarray(
-            w - self.rate * (self.m / (1 - 0.9**self.t)) / (np.sqrt(self.s / (1 - 0.999**self.t)) + 1e-8)
+            w - self.rate * (self.m / (1 - 0.9**self.t)) / (np.sqrt(self.s / (1 - 0.999**self.t)) + self.eps)
         )
 
 
@@ -262,6 +263,45 @@ def algorithm_1(
             theta[name] = stepped
         twin.net.V, twin.net.v, twin.common = theta["V"], theta["v"], theta.get("W_0")
     return trace
+
+
+Visit = Callable[[int, int, Net, F64 | None], F64]
+
+
+def rounds_at_home(
+    twin: World,
+    chosen: Sequence[Sequence[int]],
+    visit: Visit,
+    *,
+    r: float,
+    rho: float,
+    adam: bool,
+    eps: float = 1e-8,
+) -> None:
+    """Rounds whose clients move theta and W_0 themselves and send how far, on twin.net, twin.common and twin.heads.
+
+    `visit`, of the round, the client, and theta and W_0 as it received them, moves these two in place and gives the
+    client's own head.
+    """
+    optimizers: dict[str, Adam] = {}
+    for t, members in enumerate(chosen, start=1):
+        gathered: Params = {}
+        theta: Params = {"V": twin.net.V, "v": twin.net.v}
+        if twin.common is not None:
+            theta["W_0"] = twin.common
+        for i in members:
+            net = Net(twin.net.V.copy(), twin.net.v.copy())
+            W_0 = None if twin.common is None else twin.common.copy()
+            twin.heads[i] = visit(t, i, net, W_0)
+            ended: Params = {"V": net.V, "v": net.v} | ({} if W_0 is None else {"W_0": W_0})
+            weight = len(twin.sites) / r * twin.alphas[i]
+            for name, w in theta.items():
+                gathered[name] = gathered.get(name, np.zeros_like(w)) + weight * (w - ended[name])
+        for name, move in gathered.items():
+            w = theta[name]
+            optimizer = optimizers.setdefault(name, Adam(rho, eps))
+            theta[name] = optimizer.step(w, move) if adam else w - rho * move
+        twin.net.V, twin.net.v, twin.common = theta["V"], theta["v"], theta.get("W_0")
 
 
 def assert_follows(run: Run, twin: World, tolerance: float = 1e-10) -> None:

@@ -21,14 +21,15 @@ OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
     if isinstance(kind, type) and issubclass(kind, optim.Optimizer) and name not in _UNFIT
 }
 OptimizerName: TypeAlias = Annotated[str, OneOf(tuple(OPTIMIZERS))]
+ADAMS_EPS = 1e-8  # of torch.optim.Adam, where none is given
 
 
 def optimizer_step(
-    name: str, rate: float, weights: Weights, gradient: Weights, state: Weights
+    name: str, rate: float, weights: Weights, gradient: Weights, state: Weights, *, eps: float = ADAMS_EPS
 ) -> tuple[Weights, Weights]:
-    """Take one step of an optimiser."""
+    """Take one step of an optimiser; eps is Adam's."""
     if name == "adam":
-        return _adam(rate, weights, gradient, state)
+        return _adam(rate, eps, weights, gradient, state)
     if not weights:
         return weights, state
     parameters = {key: nn.Parameter(weight.clone()) for key, weight in weights.items()}
@@ -49,9 +50,11 @@ def optimizer_step(
     return stepped, kept
 
 
-def _adam(rate: float, weights: Weights, gradient: Weights, state: Weights) -> tuple[Weights, Weights]:
+def _adam(
+    rate: float, eps: float, weights: Weights, gradient: Weights, state: Weights
+) -> tuple[Weights, Weights]:
     """Step as torch.optim.Adam to the bit, without loading torch's compiler, which takes over a second."""
-    beta1, beta2, eps = 0.9, 0.999, 1e-8
+    beta1, beta2 = 0.9, 0.999
     stepped: Weights = {}
     kept: Weights = {}
     for key, weight in weights.items():

@@ -88,8 +88,10 @@ def measure(
     tell: Callable[[Point], None] = lambda point: None,
 ) -> list[Point]:
     """Train for each T with Corollary 1's rate; give the mean squared gradient norms beside their bound."""
-    if algorithm.passes > 1:
-        raise SettingError("the corollary speaks of one gradient per round: leave passes at 1")
+    if algorithm.at_home:
+        raise SettingError(
+            "the corollary speaks of one gradient per round: leave passes at 1, and batch_size out"
+        )
     clients, problems = len(federation), Problems(federation, model)
     participants = expected(participation, federation.ids, seed=seed)
     shared = algorithm.init_shared(model, problems.outputs, seed)

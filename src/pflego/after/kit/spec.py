@@ -68,8 +68,10 @@ def _check_rates(algorithm: Algorithm) -> None:
                 "server_lr='auto' measures the curvature of the whole backbone, which a light client cannot: give a "
                 "number (pflego theory shows what the measured one is)"
             )
-        if algorithm.passes > 1:
-            raise SettingError("a light client makes one pass per round: leave out passes=")
+        if algorithm.at_home:
+            raise SettingError(
+                "a light client makes one pass over all samples per round: leave out passes= and batch_size="
+            )
     if isinstance(algorithm, LocalSteps) and algorithm.client_lr == "auto":
         raise SettingError(
             f"client_lr='auto' of {algorithm.name} measures the curvature of the whole backbone, which a light client "

@@ -1,4 +1,4 @@
-"""PFLEGO: algorithm.py is the paper's page; rates, kinds of heads and several passes per round stand beside it."""
+"""PFLEGO: algorithm.py is the paper's page; beside it stand rates, kinds of heads, mini-batches and several passes."""
 
 from pflego.algorithms.pflego.algorithm import PFLEGO
 

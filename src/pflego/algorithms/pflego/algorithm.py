@@ -28,7 +28,15 @@ import torch
 from pflego.algorithms.base import Algorithm, Family
 from pflego.algorithms.optimizers import OptimizerName, optimizer_step
 from pflego.algorithms.pflego.common_head import CommonHead, OwnHead
-from pflego.algorithms.pflego.rates import Rates, check_decay, emphasised, moving, resolve_defaults
+from pflego.algorithms.pflego.mini_batches import batches_in_turn
+from pflego.algorithms.pflego.rates import (
+    JOINT_SAMPLES,
+    Rates,
+    check_decay,
+    emphasised,
+    moving,
+    resolve_defaults,
+)
 from pflego.algorithms.pflego.safeguard import last_steps
 from pflego.algorithms.pflego.several_passes import adapt_in_passes, passes_in_turn
 from pflego.algorithms.pflego.solved import SolvedHeads
@@ -59,12 +67,15 @@ class PFLEGO(Algorithm):
         beta, the rate of the local steps. "auto": 1/L_i for every client and round, which also caps the head's last
         step, unless that is exact.
     server_lr
-        rho, the rate of the server's step; 0.003 if not given, or 0.002 beside a common head. "auto", for
-        server_optimizer="sgd" alone: r/I 1/L with the largest smoothness constant that clients have measured in
-        earlier rounds, at up to fifty more passes each way. The first round only measures.
+        rho, the rate of the server's step; if not given, 0.003, 0.002 beside a common head, or 0.01 for mini-batches.
+        "auto", for server_optimizer="sgd" alone: r/I 1/L with the largest smoothness constant that clients have
+        measured in earlier rounds, at up to fifty more passes each way. The first round only measures.
     server_optimizer
         The server's optimiser: sgd, adam, or any other of torch.optim. "sgd" is the algorithm as written, "adam" what
         the paper's experiments use.
+    eps
+        Of adam at the server, the least that a step is divided by; if not given, torch's, or 0.0003 for mini-batches,
+        so that a weight that clients hardly move is moved by server_lr / eps, 33 times as much, and not by server_lr.
     head_step
         The head's last step: as in the paper's text, rho I/r, or exact, rho I/r alpha_i. With "exact" head and backbone
         together take one SGD step on the whole loss.
@@ -86,11 +97,17 @@ class PFLEGO(Algorithm):
     passes
         k, passes over a client's data per round. With more than one, head steps and a joint step taken at home follow
         each other k times, and the sum of these steps is sent; see several_passes.py.
+    batch_size
+        Samples per joint step taken at home, all of a client's once per pass, in a random order; the head's tau - 1
+        steps follow, and the sum of the joint ones is sent. As cheap as the paper's round and no longer exact; see
+        mini_batches.py. If not given, all samples make one exact step.
     sample
         How many of a client's samples a round looks at, where it has more. Drawn twice, independently: those that the
-        head's tau - 1 steps see, and those of the joint gradient, which is unbiased. If not given, all: exact.
+        head's tau - 1 steps see, and those of the joint gradient, which is unbiased; for mini-batches once. If not
+        given, all: exact.
     local_lr
-        Of more than one pass, the rate of the joint step taken at home. "auto": 1/L_i, measured at the first pass.
+        The rate of joint steps taken at home; if not given, 0.05 for mini-batches and "auto" for more than one pass
+        over all samples: 1/L_i, measured at the first pass.
     """
 
     weights = "unbiased"
@@ -100,6 +117,7 @@ class PFLEGO(Algorithm):
     client_lr: AutoRate = "auto"
     server_lr: AutoRate = None  # type: ignore[assignment]  # resolve_defaults
     server_optimizer: OptimizerName = "adam"
+    eps: Positive = None  # type: ignore[assignment]  # resolve_defaults
     head_step: Literal["paper", "exact"] = "paper"
     head_init: HeadInit = None  # type: ignore[assignment]  # resolve_defaults
     head_optimizer: Rule | Literal["solve"] = "gd"
@@ -107,24 +125,33 @@ class PFLEGO(Algorithm):
     common_head: bool = False
     head_decay: Strength = None  # type: ignore[assignment]  # resolve_defaults
     passes: Whole = 1
-    local_lr: Annotated[float | Literal["auto"], Limits(above=0)] = "auto"
+    batch_size: Whole | None = None
+    local_lr: Annotated[float | Literal["auto"], Limits(above=0)] = None  # type: ignore[assignment]  # resolve_defaults
     sample: Whole | None = None
 
     def __post_init__(self) -> None:
         resolve_defaults(self)
         super().__post_init__()
         check_decay(self)
-        self.rates.check(self.server_optimizer, passes=self.passes)
-        if self.sample and (self.passes > 1 or self.head_optimizer == "solve"):
+        self.rates.check(self.server_optimizer, at_home=self.at_home, batches=self.batch_size is not None)
+        if self.sample and self.passes > 1 and not self.batch_size:
             raise SettingError(
-                "sample= is for one pass per round and heads that take steps: leave out passes= and "
-                'head_optimizer="solve", or sample='
+                "sample= is for one pass per round, or batch_size=: leave out passes=, or sample="
+            )
+        if (self.sample or self.batch_size) and self.head_optimizer == "solve":
+            raise SettingError(
+                "sample= and batch_size= are for heads that take steps: leave them out, or head_optimizer='solve'"
             )
 
     @property
     def family(self) -> Family:
         """The backbone is shared, the head is not, or not all of it."""
         return "split"
+
+    @property
+    def at_home(self) -> bool:
+        """Whether clients take joint steps themselves and send how far they went, instead of one gradient."""
+        return self.passes > 1 or self.batch_size is not None
 
     @cached_property
     def rates(self) -> Rates:
@@ -150,7 +177,7 @@ class PFLEGO(Algorithm):
     @property
     def follows_objectives(self) -> bool:
         """One pass over all samples gives the loss and its gradient at one point."""
-        return self.passes == 1 and self.sample is None
+        return not self.at_home and self.sample is None
 
     @property
     def largest(self) -> frozenset[str]:
@@ -172,13 +199,13 @@ class PFLEGO(Algorithm):
         [update], gradient = self.group_update([now], theta, [head], [problem], [1.0])
         if not own:
             return replace(update, contribution=gradient)
-        moved = step(own, gradient, self.rates.last(now, shared) if self.passes == 1 else 1.0)
+        moved = step(own, gradient, 1.0 if self.at_home else self.rates.last(now, shared))
         return replace(
             update,
             state={**moved, **update.state},
             contribution={name: g for name, g in gradient.items() if name not in own},
             loss=None,
-            model=update.model if self.passes > 1 else None,  # after one pass it is not yet the moved parts'
+            model=update.model if self.at_home else None,  # after one exact step it is not the moved parts'
         )
 
     def group_update(
@@ -193,11 +220,13 @@ class PFLEGO(Algorithm):
 
         Clients with personal parts of the backbone have no theta in common, and are a group of one each.
         """
+        if self.batch_size is not None:
+            return batches_in_turn(self, shared, states, problems, weights, self.batch_size)
         if self.passes > 1:
             return passes_in_turn(self, shared, states, problems, weights)
         heads, rates = self.heads, self.rates
         alone = [problem.some(self.sample, "samples of the head") for problem in problems]
-        problems = [problem.some(self.sample, "samples of the joint step") for problem in problems]
+        problems = [problem.some(self.sample, JOINT_SAMPLES) for problem in problems]
         forward = ForwardPass(problems, shared)
         group = HeadGroup(problems, forward.features)
         seen = group if self.sample is None else _features_of(alone, group, shared)  # by the heads' own steps
@@ -236,7 +265,9 @@ class PFLEGO(Algorithm):
     ) -> tuple[Weights, Weights]:
         """Make one step along I/r sum_i alpha_i g_i."""
         rate, gradient = self.rates.server(now, shared), moving(aggregate)
-        stepped, server = optimizer_step(self.server_optimizer, rate, moving(shared), gradient, server)
+        stepped, server = optimizer_step(
+            self.server_optimizer, rate, moving(shared), gradient, server, eps=self.eps
+        )
         return {**stepped, **self.rates.largest_heard([shared, aggregate])}, server
 
     def personal(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
@@ -245,9 +276,9 @@ class PFLEGO(Algorithm):
         return {**theta, **self.heads.whole(theta, head, problem)}
 
     def adapt(self, shared: Weights, state: Weights, problem: Problem) -> Weights:
-        """Fit a head to the present theta as in a round, or theta and head where that makes several passes."""
+        """Fit a head to the present theta as in a round, or theta and head where that makes several full passes."""
         theta, own, head = _divided(shared, state, problem)
-        if self.passes > 1:
+        if self.passes > 1 and self.batch_size is None:
             return adapt_in_passes(self, theta, head, problem)
         return {**own, **self.heads.adapt(theta, head, problem)}
 

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import Tensor
 
+from pflego.algorithms.optimizers import ADAMS_EPS
 from pflego.errors import SettingError
 from pflego.exchange.metrics import ABOVE_BOUND, RATE_OVER_BOUND, Metric, largest, total
 from pflego.exchange.round import Round
@@ -38,22 +39,31 @@ if TYPE_CHECKING:
     from pflego.algorithms.pflego.stepped import SteppedHeads
 
 SMOOTHNESS = "smoothness"  # L among the shared weights, and a client's own among what it sends
+JOINT_SAMPLES = "samples of the joint step"  # what these are drawn for, where a round looks at some
 _OWN = "own/"  # before the names of a client's own weights beside shared ones
 _ITERATIONS = 50  # of the power method on backbone and head, at most: each costs a pass both ways
 _TOLERANCE = 0.001  # it ends when one adds no more than this share
 _ROUGHLY = 0.1  # the same for a step at home: 1/L has a factor of 2 to spare
 _SOLVED_DECAY = 0.01  # of own heads that are solved for
 _DEFAULTS = {  # with plain heads, with a common one
-    "server_lr": (0.003, 0.002),
     "head_decay": (0.0, 0.1),
     "head_init": ("zeros", "centred"),
+    "server_lr": (0.003, 0.002),
+    "local_lr": ("auto", "auto"),
+    "eps": (ADAMS_EPS, ADAMS_EPS),
+}
+_BY_BATCHES = {  # what differs where clients take mini-batches
+    "server_lr": (0.01, 0.01),
+    "local_lr": (0.05, 0.05),
+    "eps": (0.0003, 0.0003),
 }
 
 
 def resolve_defaults(algorithm: PFLEGO) -> None:
     """Fill in what depends on the kind of heads. Nothing was checked yet: an array cannot be compared with a word."""
     solve = isinstance(algorithm.head_optimizer, str) and algorithm.head_optimizer == "solve"
-    for name, (plain, common) in _DEFAULTS.items():
+    batches = algorithm.batch_size is not None
+    for name, (plain, common) in {**_DEFAULTS, **(_BY_BATCHES if batches else {})}.items():
         if getattr(algorithm, name) is None:
             own = _SOLVED_DECAY if name == "head_decay" and solve else plain
             object.__setattr__(algorithm, name, common if algorithm.common_head is True else own)
@@ -92,11 +102,16 @@ class Rates:
     exact: bool  # whether the head's last step carries alpha_i, and no cap
     local: float | Literal["auto"] = "auto"  # eta, of joint steps at home
 
-    def check(self, server_optimizer: str, *, passes: int) -> None:
+    def check(self, server_optimizer: str, *, at_home: bool, batches: bool) -> None:
         """Refuse rates from the theory for what it does not speak of."""
-        if self.joint == "auto" and passes > 1:
+        if self.joint == "auto" and at_home:
             raise SettingError(
-                "server_lr='auto' is for passes=1: with more, the server adds up moves, by server_lr=1 for their mean"
+                "server_lr='auto' is for passes=1 over all samples: otherwise the server adds up moves, by "
+                "server_lr=1 for their mean"
+            )
+        if self.local == "auto" and batches:
+            raise SettingError(
+                "local_lr='auto' is for passes over all samples: give mini-batches a number, or leave it out"
             )
         if self.joint == "auto" and server_optimizer != "sgd":
             raise SettingError(
@@ -176,6 +191,10 @@ class Rates:
         if self.local != "auto":
             return self.local
         return best_rate(self._smoothness(problem, heads, shared, head, _ROUGHLY))
+
+    def batch_rate(self) -> float:
+        """eta of mini-batches, whose curvature is not measured."""
+        return cast(float, self.local)  # a number: see check
 
     def local_cap(self, rate: float, descent: Descent) -> float:
         """Hold an automatic eta to 1/L_i of the head as well, which is known anew at every pass."""

@@ -1,0 +1,122 @@
+"""Equal rounds, passes and bytes: how far does each method come in 200 rounds of one pass each way?
+
+    PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/equal_rounds.py --out docs/equal-rounds.json
+    python examples/equal_rounds.py --data digits --classes 2 --clients 20 --participation 5 --rounds 8
+
+PFLEGO's common heads have their defaults, whatever the data: one joint step per round, or mini-batches of 32; the first
+also with a rate that was searched for. Rivals take mini-batches of 32 for one epoch, and their main rate is chosen by
+`pflego compare`'s search, on held-out training data and with the first seed; FedAdam's clients are tried at two rates.
+Three figures, in per cent: the participants' test accuracy, the mean over the last ten rounds; everyone's after the
+last; and everyone's once they have adapted. Other methods can be given as `pflego compare` spells variants.
+
+Keeps the figures as JSON and prints the table of docs/results.md. What the file holds already is not trained again, and
+an interrupted run goes on in its folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from pflego.comparison.compare import Entry, compare
+from results_file import ResultsFile
+
+BATCHES = "epochs=1+batch_size=32"
+METHODS = {
+    "PFLEGO, common head": "pflego+common_head=true+server_lr=0.002",
+    "PFLEGO, common head, rate searched for": "pflego+common_head=true",
+    "PFLEGO, common head, mini-batches": "pflego+common_head=true+batch_size=32+server_lr=0.01",
+    "FedAdam, clients at 0.1": f"fedopt+{BATCHES}+client_lr=0.1",
+    "FedAdam, clients at 0.03": f"fedopt+{BATCHES}+client_lr=0.03",
+    "FedAvg": f"fedavg+{BATCHES}",
+    "FedBabu": f"fedbabu+{BATCHES}",
+    "FedPer": f"fedper+{BATCHES}",
+    "Ditto": f"ditto+{BATCHES}",
+    "alone": f"local+{BATCHES}",
+}
+FIGURES = ("participants", "everyone", "adapted")
+
+
+def row_of(entry: Entry, method: str, data: str, classes: int) -> dict[str, Any]:
+    """Give what is kept of a run."""
+    summary, rate = entry.summary, entry.rate
+    figures = (summary.participants, summary.everyone, summary.everyone_adapted)
+    return {
+        "data": data,
+        "classes": classes,
+        "method": method,
+        "seed": entry.seed,
+        "rounds": summary.rounds,
+        "rate": None if rate is None else {rate.name: rate.value},
+        **{name: round(100 * (figure or 0.0), 2) for name, figure in zip(FIGURES, figures, strict=True)},
+    }
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Print participants / everyone / everyone adapted, the mean over the seeds, and how many these are."""
+    cells: dict[tuple[str, int, int], dict[str, list[dict[str, Any]]]] = {}
+    for row in rows:
+        place = row["data"], row["classes"], row["rounds"]
+        cells.setdefault(place, {}).setdefault(row["method"], []).append(row)
+    places = sorted(cells)
+    lines = [
+        "| | " + " | ".join(f"{data}, {classes}, T = {rounds}" for data, classes, rounds in places) + " |"
+    ]
+    lines.append("| --- " * (1 + len(places)) + "|")
+    others = {row["method"] for row in rows} - METHODS.keys()
+    for method in [*METHODS, *sorted(others)]:
+        figures = [_mean(cells[place].get(method, [])) for place in places]
+        lines.append(f"| {method} | " + " | ".join(figures) + " |")
+    return "\n".join(lines)
+
+
+def _mean(rows: Sequence[dict[str, Any]]) -> str:
+    if not rows:
+        return "–"
+    figures = " / ".join(f"{fmean(row[name] for row in rows):.2f}" for name in FIGURES)
+    return f"{figures} ({len(rows)})"
+
+
+def main() -> None:
+    """Train what is not known yet; keep and print what there is."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", default="mnist,fashion-mnist")
+    parser.add_argument("--classes", default="2,5,10", help="per client")
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--participation", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seeds", default="1", help="the first is the one that rates are searched for with")
+    parser.add_argument("--methods", default=";".join(METHODS), help="separated by semicolons; or variants")
+    parser.add_argument("--folder", type=Path, default=Path("runs/equal-rounds"), help="of the runs")
+    parser.add_argument("--out", type=Path, default=Path("runs/equal-rounds.json"))
+    given = parser.parse_args()
+    found: ResultsFile[dict[str, Any]] = ResultsFile(given.out, "data", "classes", "method", "seed", "rounds")
+    seeds = [int(seed) for seed in given.seeds.split(",")]
+    for data in given.data.split(","):
+        for classes in map(int, given.classes.split(",")):
+            settings = {
+                "data": data,
+                "clients": given.clients,
+                "classes_per_client": classes,
+                "participation": str(given.participation),
+                "rounds": given.rounds,
+                "evaluate_every": 0,
+            }
+            for method in given.methods.split(";"):
+                if all((data, classes, method, seed, given.rounds) in found for seed in seeds):
+                    continue
+                folder = given.folder / f"{data}-{classes}"
+                variant = METHODS.get(method, method)
+                for entry in compare(settings, [variant], seeds, folder, progress=False):
+                    if (data, classes, method, entry.seed, given.rounds) not in found:
+                        print(found.add(row_of(entry, method, data, classes)), flush=True)
+    print(table(found.rows))
+
+
+if __name__ == "__main__":
+    main()
