@@ -6,9 +6,10 @@
 Every method gets `--seconds` of processor time to train, and twice as many before that to choose its main rate and how
 long its clients work in a round, on a fifth of the training data held out. The search has three stages of equal time:
 all candidates share the first, the best third the second, and the best of these the last, each from the start. PFLEGO's
-search is over rates alone. Rivals take mini-batches of 32, one or five epochs per round; FedAvg is also tried as the
-paper has it, with 50 steps on all samples. Methods are judged by everyone on test data, adapted as a participant does
-before it is judged, after about every eighth of the training; evaluations cost nobody anything.
+search is over rates alone, or with mini-batches over one or five passes. Rivals take mini-batches of 32, one or five
+epochs per round; FedAvg is also tried as the paper has it, with 50 steps on all samples. Methods are judged by everyone
+on test data, adapted as a participant does before it is judged, after about every eighth of the training; evaluations
+cost nobody anything.
 
 Keeps the curves as JSON, draws them beside it and prints the tables of docs/results.md. What the file holds already is
 not trained again.
@@ -56,7 +57,9 @@ def in_batches(kind: Any, *epochs: int, **settings: Any) -> list[Algorithm]:
 CONTENDERS: dict[str, list[Algorithm]] = {
     "PFLEGO": [pflego.PFLEGO()],
     "PFLEGO, common head": [pflego.PFLEGO(common_head=True)],
-    "PFLEGO, common head, mini-batches": [pflego.PFLEGO(common_head=True, batch_size=32)],
+    "PFLEGO, common head, mini-batches": [
+        pflego.PFLEGO(common_head=True, batch_size=32, passes=number) for number in (1, 5)
+    ],
     "PFLEGO, common head, solved": [pflego.PFLEGO(common_head=True, head_optimizer="solve")],
     "FedAvg": in_batches(pflego.FedAvg, 1, 5),
     "FedAvg, 50 full steps": [pflego.FedAvg(steps=50)],
@@ -220,7 +223,7 @@ def judged(run: pflego.Run) -> float | None:
 def words(algorithm: Algorithm) -> dict[str, Any]:
     """Name what a search chose between."""
     settings = algorithm.settings()
-    chosen = ("epochs", main_rate(algorithm) or "")
+    chosen = ("epochs", "passes", main_rate(algorithm) or "")
     return {name: settings[name] for name in chosen if settings.get(name) is not None}
 
 

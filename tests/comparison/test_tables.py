@@ -73,6 +73,11 @@ def test_a_variants_settings_are_its_own(tmp_path: Path) -> None:
             choose(wrong)
     assert Variant.of("fedprox+mu=0.1").folder == "fedprox+mu=0.1"
     assert "/" not in Variant.of("fedavg+labels=../../x").folder
+    exact = settings_for(
+        "pflego+batch_size=none", {"batch_size": 32}, 0, tmp_path
+    )  # what only others are given
+    assert exact.algorithm == pflego.PFLEGO()
+    assert settings_for("pflego", {"batch_size": 32}, 0, tmp_path).algorithm == pflego.PFLEGO(batch_size=32)
 
 
 def test_the_distance_from_the_best_is_a_paired_test_shared_by_all(real: list[Entry]) -> None:

@@ -47,10 +47,11 @@ def compare(
 
     A setting goes to the methods that have it. What differs between methods stands in a settings file, in a table per
     method: [bold]\[fedprox][/bold] with [bold]mu = 0.1[/bold] below it; or in a variant's name,
-    [bold]fedavg+fine_tune=5[/bold]. A main rate (the server's, or the clients')
-    that is not given is chosen for each method by the same short search, on data set aside from the clients' own
-    training data; what was chosen and what that cost is told. Methods are ranked by the figure of everyone, adapted;
-    many are grouped by kind, and over several seeds those that chance may have put behind the best are marked =.
+    [bold]fedavg+fine_tune=5[/bold]; [bold]pflego+batch_size=none[/bold] is without what the others are given. A main
+    rate (the server's, or the clients') that is not given is chosen for each method by the same short search, on data
+    set aside from the clients' own training data; what was chosen and what that cost is told. Methods are ranked by the
+    figure of everyone, adapted; many are grouped by kind, and over several seeds those that chance may have put behind
+    the best are marked =.
     Interrupted, the same command goes on where it stopped. The folder holds the runs, and comparison .json, .csv, .md,
     .tex and .png.
     """

@@ -19,10 +19,12 @@ class Variant:
 
     @classmethod
     def of(cls, name: str) -> Variant:
-        """Read a name: a method's, then +setting=value as often as needed.
+        """Read a name: a method's, then +setting=value as often as needed; none: not given, though others have it.
 
         >>> Variant.of("fedavg+fine_tune=5+fine_tune_part=head").settings
         {'fine_tune': 5, 'fine_tune_part': 'head'}
+        >>> str(Variant.of("pflego+batch_size=none"))
+        'pflego+batch_size=none'
         """
         method, *changes = (part.strip() for part in name.split("+"))
         settings: dict[str, object] = {}
@@ -56,7 +58,9 @@ def choose(names: str) -> list[str]:
 
 
 def _value(text: str) -> object:
-    """Read a value as a settings file has it; what is none is a text."""
+    """Read a value as a settings file has it, or none; what is no such value is a text."""
+    if text == "none":
+        return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -64,4 +68,4 @@ def _value(text: str) -> object:
 
 
 def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
