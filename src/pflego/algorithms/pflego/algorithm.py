@@ -100,7 +100,7 @@ class PFLEGO(Algorithm):
     batch_size
         Samples per joint step taken at home, all of a client's once per pass, in a random order; the head's tau - 1
         steps follow, and the sum of the joint ones is sent. As cheap as the paper's round and no longer exact; see
-        mini_batches.py. If not given, all samples make one exact step.
+        mini_batches.py. If not given, all samples make one joint step.
     sample
         How many of a client's samples a round looks at, where it has more. Drawn twice, independently: those that the
         head's tau - 1 steps see, and those of the joint gradient, which is unbiased; for mini-batches once. If not
