@@ -110,7 +110,7 @@ def main() -> None:
             for method in given.methods.split(";"):
                 if all((data, classes, method, seed, given.rounds) in found for seed in seeds):
                     continue
-                folder = given.folder / f"{data}-{classes}"
+                folder = given.folder / f"{data}-{classes}-{given.rounds}"
                 variant = METHODS.get(method, method)
                 for entry in compare(settings, [variant], seeds, folder, progress=False):
                     if (data, classes, method, entry.seed, given.rounds) not in found:

@@ -309,25 +309,37 @@ def test_small_clients_with_personal_parts_do_not_go_through_the_backbone_togeth
         assert_weights(run.states[f"c{i}"], own[i])
 
 
+def means_of_moves(
+    twin: World, visit: Callable[[int, int, Params], Params], *, rounds: int
+) -> tuple[list[F64], list[Params]]:
+    """Let all clients move V, v and W at home, by round and client; give V before every round and after, and the rest.
+
+    The server adds the mean of how far V moved.
+    """
+    Vs, own = [twin.net.V], [{"v": twin.net.v, "W": np.zeros((site.t.shape[1], 5))} for site in twin.sites]
+    for t in range(1, rounds + 1):
+        ended = [visit(t, i, {"V": Vs[-1], **one}) for i, one in enumerate(own)]
+        moves = [a * (Vs[-1] - w["V"]) for a, w in zip(twin.alphas, ended, strict=True)]
+        Vs.append(Vs[-1] - np.sum(moves, axis=0))
+        own = [{"v": w["v"], "W": w["W"]} for w in ended]
+    return Vs, own
+
+
 def test_several_passes_move_what_is_personal_at_home() -> None:
     twin, k, eta = world(clients=3), 3, 0.1
     algorithm = pflego.PFLEGO(
         **PLAIN, passes=k, local_lr=eta, server_lr=1.0, server_optimizer="sgd", head_step="exact"
     )
     run = pflego.train(twin.federation, with_own_bias(twin), algorithm, rounds=2, seed=SEED)
-    V = twin.net.V
-    own = [{"v": twin.net.v, "W": np.zeros((site.t.shape[1], 5))} for site in twin.sites]
-    for _ in range(2):
-        total = np.zeros_like(V)
-        for i, site in enumerate(twin.sites):
-            w = {"V": V, **own[i]}
-            for _ in range(k):
-                w = steps(w, site, TAU - 1, rate=BETA, names="W")
-                w = steps(w, site, 1, rate=eta)
-            own[i] = {"v": w["v"], "W": w["W"]}
-            total += twin.alphas[i] * (V - w["V"])
-        V = V - total
-    assert distance(run.shared["0.weight"], V) < 1e-10
+
+    def visit(t: int, i: int, w: Params) -> Params:
+        for _ in range(k):
+            w = steps(w, twin.sites[i], TAU - 1, rate=BETA, names="W")
+            w = steps(w, twin.sites[i], 1, rate=eta)
+        return w
+
+    Vs, own = means_of_moves(twin, visit, rounds=2)
+    assert distance(run.shared["0.weight"], Vs[-1]) < 1e-10
     for i, one in enumerate(own):
         assert_weights(run.states[f"c{i}"], one)
 
@@ -338,19 +350,17 @@ def test_mini_batches_move_what_is_personal_at_home() -> None:
         steps=1, batch_size=size, local_lr=eta, server_lr=1.0, server_optimizer="sgd", head_init="zeros"
     )
     run = pflego.train(twin.federation, with_own_bias(twin), algorithm, rounds=2, seed=SEED)
-    V = twin.net.V
-    own = [{"v": twin.net.v, "W": np.zeros((site.t.shape[1], 5))} for site in twin.sites]
-    for t in (1, 2):
-        total, received = np.zeros_like(V), V
-        for i, site in enumerate(twin.sites):
-            drawn = batches(SEED, t, i, site, size, -(-site.n // size))
-            w = steps({"V": V, **own[i]}, site, len(drawn), rate=eta, batches=drawn)
-            own[i] = {"v": w["v"], "W": w["W"]}
-            total += twin.alphas[i] * (V - w["V"])
-        V = V - total
-    assert distance(run.shared["0.weight"], V) < 1e-10
+
+    def visit(t: int, i: int, w: Params) -> Params:
+        site = twin.sites[i]
+        drawn = batches(SEED, t, i, site, size, -(-site.n // size))
+        return steps(w, site, len(drawn), rate=eta, batches=drawn)
+
+    Vs, own = means_of_moves(twin, visit, rounds=2)
+    assert distance(run.shared["0.weight"], Vs[-1]) < 1e-10
     for i, one in enumerate(own):
         assert_weights(run.states[f"c{i}"], one)
+    received = Vs[-2]
     judged = [
         loss(Net(received, one["v"]), one["W"], site) for one, site in zip(own, twin.sites, strict=True)
     ]

@@ -122,7 +122,7 @@ def test_a_round_may_look_at_some_of_the_samples() -> None:
 
 @both_heads
 def test_one_batch_of_all_samples_and_no_head_steps_is_a_joint_step(common: bool) -> None:
-    """Everybody, a server that adds the mean of moves: gradient descent on the loss of the whole federation."""
+    """What a client sends and keeps is local_lr times the gradient of its loss, in theta, W_0 and its own head."""
     twin = world()
     twin.random_heads()
     method = algorithm(

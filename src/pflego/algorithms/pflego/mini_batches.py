@@ -15,8 +15,7 @@ so that a round costs one forward and one backward pass, as the paper's does, wh
 takes the weighted sum of these differences as its gradient. A client keeps its head alone: theta is the server's
 again when it is judged, and when it comes back.
 
-It is no exact step: batches are drawn, and where clients differ they drift apart, as in FedAvg. They do less so than
-there, since each begins with a head of its own. eta is `local_lr`.
+It is no exact step: batches are drawn, and where clients differ they drift apart, as in FedAvg. eta is `local_lr`.
 """
 
 from __future__ import annotations
