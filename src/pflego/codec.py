@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from pflego.errors import UserError
-from pflego.weights import Weights, is_finite, nbytes
+from pflego.weights import Weights, aligned, is_finite, nbytes
 
 T = TypeVar("T")
 Facts: TypeAlias = Mapping[str, object]
@@ -111,7 +111,7 @@ def checked(tensors: Weights, metadata: Mapping[str, Any]) -> Decoded:
         facts = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise MessageError(f"what it says beside its tensors cannot be read: {error}") from error
-    return Decoded(tensors, Reader(facts), found)
+    return Decoded({name: aligned(tensor) for name, tensor in tensors.items()}, Reader(facts), found)
 
 
 def digest(tensors: Weights, facts: str = "") -> str:

@@ -143,6 +143,33 @@ def test_a_run_is_a_function_of_its_seed() -> None:
     assert not torch.equal(runs[0].shared["0.weight"], runs[2].shared["0.weight"])
 
 
+def beginning_at(place: int, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Put an array so many floats after the beginning of a cache line."""
+    room = np.empty(values.size + 32, values.dtype)
+    first = -(room.ctypes.data // values.itemsize) % 16 + place
+    there = room[first : first + values.size].reshape(values.shape)
+    there[:] = values
+    return there
+
+
+@pytest.mark.parametrize("place", [1, 2, 4, 8, 13])
+def test_where_inputs_lie_in_memory_changes_no_bit(place: int) -> None:
+    """MKL rounds a product of (33, 13) and (13, 7) differently where an operand begins elsewhere, and did."""
+    rng = np.random.default_rng(0)
+    x, y = rng.random((3, 33, 13), np.float32), rng.integers(0, 2, (3, 33))
+
+    def learned(at: int) -> list[torch.Tensor]:
+        inputs = [beginning_at(at, one) for one in x]
+        federation = pflego.Federation([pflego.Client(i, inputs[i], y[i], inputs[i], y[i]) for i in range(3)])
+        torch.manual_seed(0)
+        backbone = nn.Sequential(nn.Linear(13, 7), nn.Tanh())
+        run = pflego.train(federation, pflego.Model(backbone, 7), pflego.PFLEGO(steps=3), rounds=5)
+        losses = torch.tensor([row["loss"] for row in run.history], dtype=torch.float64)
+        return [*run.shared.values(), *(run.states[i]["head"] for i in range(3)), losses]
+
+    assert all(map(torch.equal, learned(place), learned(0)))
+
+
 def test_a_personal_model_is_the_clients_own() -> None:
     federation = pflego.load("digits", clients=5, classes_per_client=3)
     run = pflego.train(federation, pflego.models.build("mlp", (64,)), pflego.PFLEGO(), rounds=10)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pflego.errors import DataError, is_path, shortened
-from pflego.weights import is_finite
+from pflego.weights import aligned, is_finite
 
 ClientId: TypeAlias = str | int
 Array: TypeAlias = npt.NDArray[np.generic] | Tensor
@@ -134,6 +134,8 @@ def _samples(where: str, x: Array, y: Array) -> tuple[Tensor, Tensor]:
             raise DataError(
                 f"{where}: the {what} in row {row}{at} is {value}; fill or drop such values first"
             )
+    if inputs.is_floating_point():
+        inputs = aligned(inputs)  # others are not multiplied as they are
     if labels.is_floating_point():
         return inputs, labels
     labels = labels.long()

@@ -77,14 +77,16 @@ class HeadGroup:
             if self._side_by_side(heads):
                 return self._spread(lambda batch, at: batch.gradient([heads[i] for i in at]))
             return [p.head_gradient(w, phi) for p, w, phi in self._each(heads)]
-        gradients, slopes, losses = np.empty_like(flat := _flat(heads)), np.empty_like(self._phi), self._room
+        flat, losses = _flat(heads), self._room
+        gradients, slopes = torch.empty(flat.shape), torch.empty(self._phi.shape)
         loops.softmax_gradients(
-            flat, self._heads, self._phi, self._samples, self._labels, slopes, gradients, losses
+            *(flat, self._heads, self._phi, self._samples, self._labels),
+            *(slopes.numpy(), gradients.numpy(), losses),
         )
-        parts = torch.split(torch.from_numpy(slopes), [problem.samples for problem in self.problems])
+        parts = torch.split(slopes, [problem.samples for problem in self.problems])
         return [
             HeadGradient(loss, head, part)
-            for loss, head, part in zip(losses.tolist(), self._weights(gradients), parts, strict=True)
+            for loss, head, part in zip(losses.tolist(), self._split(gradients), parts, strict=True)
         ]
 
     def loss(self, heads: Sequence[Weights]) -> list[float]:
