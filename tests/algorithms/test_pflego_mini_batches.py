@@ -107,11 +107,12 @@ def test_rounds_follow_the_equations(common: bool, passes: int, adam: bool, kind
     assert [(row["forward_passes"], row["backward_passes"]) for row in run.history] == [(passes, passes)] * 6
 
 
-def test_a_round_may_look_at_some_of_the_samples() -> None:
+@pytest.mark.parametrize("slice_size", [None, 2], ids=["at once", "in slices"])
+def test_a_round_may_look_at_some_of_the_samples(slice_size: int | None) -> None:
     """Ten of 12 to 27, in batches of five; all of the client that has seven."""
     twin = world(weighted=True)
     method = algorithm(sample=10, server_lr=0.9, server_optimizer="sgd", head_decay=0.3)
-    run = pflego.train(twin.federation, twin.model, method, rounds=4, seed=3)
+    run = pflego.train(twin.federation, twin.model, method, rounds=4, seed=3, slice_size=slice_size)
     visit = batches_of(twin, size=5, tau=4, beta=0.2, eta=0.1, decay=0.3, seed=3, sample=10)
     rounds_at_home(twin, [list(range(5))] * 4, visit, r=5, rho=0.9, adam=False)
     assert_follows(run, twin, 1e-9)

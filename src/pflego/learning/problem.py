@@ -311,11 +311,13 @@ class Problem:
         *,
         on_features: FeatureTerm | None = None,
         masks: torch.Generator | None = None,
+        seen: Tensor | None = None,
     ) -> Weights:
         """Compute the joint gradient of backbone and head, over all samples or a batch: one pass each way.
 
         A slice of the samples goes both ways before the next, so that only its activations are in memory. A loss of
-        the features, a mean over the samples it is given, is added if there is one.
+        the features, a mean over the samples it is given, is added if there is one. The features are written into
+        `seen`, (samples, M), each in its sample's row, if it is given.
 
         With `masks` the backbone is in training mode, where it has one: dropout draws from them, and batch norm moves
         the statistics among the weights in place. A batch then goes through in one piece.
@@ -330,10 +332,10 @@ class Problem:
         self.passed.backward += samples
         if size >= samples:
             [x] = inputs
-            return self._part_gradient(weights, x, targets, places, on_features, masks)
+            return self._part_gradient(weights, x, targets, places, on_features, masks, seen)
         parts = zip(inputs, torch.split(targets, size), torch.split(places, size), strict=True)
         return weighted_sum(
-            (len(t) / samples, self._part_gradient(weights, x, t, at, on_features, masks))
+            (len(t) / samples, self._part_gradient(weights, x, t, at, on_features, masks, seen))
             for x, t, at in parts
         )
 
@@ -345,8 +347,11 @@ class Problem:
         places: Tensor,
         on_features: FeatureTerm | None,
         masks: torch.Generator | None,
+        seen: Tensor | None,
     ) -> Weights:
         forward = ForwardPass([self], weights, part=inputs, masks=masks)
+        if seen is not None:
+            seen[places] = forward.features
         at_head = self.head.gradient(weights, forward.features, targets, self.task)
         slopes = self.with_term(at_head.features, forward.features, places, on_features)
         return {**forward.backward(slopes), **at_head.head}

@@ -29,14 +29,17 @@ import torch
 from torch import Tensor
 
 from pflego.algorithms.pflego.rates import JOINT_SAMPLES, moving
+from pflego.algorithms.stepping import Rule, take_steps
 from pflego.exchange.metrics import total
 from pflego.exchange.round import Update
 from pflego.learning.head_group import HeadGroup
 from pflego.learning.problem import Problem
-from pflego.weights import Weights, minus, plus, step, weighted_sum
+from pflego.weights import Weights, minus, of_prefix, weighted_sum, with_prefix
 
 if TYPE_CHECKING:
     from pflego.algorithms.pflego.algorithm import PFLEGO
+
+_OWN = "own/"  # before the names of a client's own head, whose common part has the same
 
 
 def batches_in_turn(
@@ -76,20 +79,21 @@ class _Visit:
     features: Tensor  # (N_i, M), each as its batch of the last pass saw it
 
 
-def _visit(algorithm: PFLEGO, here: Weights, own: Weights, problem: Problem, size: int) -> _Visit:
+def _visit(algorithm: PFLEGO, start: Weights, own: Weights, problem: Problem, size: int) -> _Visit:
     """Take a joint step for every batch."""
-    parts, rate, decay = algorithm.parts, algorithm.rates.batch_rate(), algorithm.head_decay
+    parts, decay, model = algorithm.parts, algorithm.head_decay, problem.model
+    features = torch.empty(problem.samples, model.features, dtype=model.dtype, device=problem.device)
+
+    def slope(at: Weights, batch: Tensor | None) -> Weights:
+        own = of_prefix(_OWN, at)
+        found = problem.gradient({**at, **parts.whole(at, own, problem)}, batch, seen=features)
+        head = {name: found.pop(name) for name in own}
+        found |= parts.contribution(at, [head], [problem], [1.0])
+        return found | {_OWN + name: head[name].add(w, alpha=decay) for name, w in own.items()}
+
+    start = start | with_prefix(_OWN, own)
     steps = algorithm.passes * ceil(problem.samples / size)
-    features: Tensor | None = None
-    for batch in problem.batches(size, steps):
-        some = problem if batch is None else problem.part(batch)
-        forward = some.forward(here)
-        at = some.head_gradient(parts.whole(here, own, problem), forward.features)
-        slope = forward.backward(at.features) | parts.contribution(here, [at.head], [problem], [1.0])
-        here = step(here, slope, rate)
-        own = step(own, plus(at.head, {name: decay * w for name, w in own.items()}), rate)
-        if features is None:
-            features = forward.features.new_empty(problem.samples, forward.features.shape[1])
-        features[... if batch is None else batch] = forward.features
-    assert features is not None  # every client has samples
-    return _Visit(here, own, features)
+    rule = Rule(algorithm.rates.batch_rate())
+    ended = take_steps(slope, start, list(start), problem.batches(size, steps), rule)
+    here = {name: ended[name] for name in start if not name.startswith(_OWN)}
+    return _Visit(here, of_prefix(_OWN, ended), features)
