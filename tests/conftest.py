@@ -1,6 +1,7 @@
 import os
 import shutil
 import signal
+from functools import cache
 from pathlib import Path
 
 # Tests work on small tensors, where more threads only wait for each other. Processes that tests start inherit it.
@@ -26,6 +27,14 @@ settings.load_profile("pflego")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whatever tests read is cached where they put it, not among a user's own files."""
     os.environ["PFLEGO_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def onnx_operators() -> None:
+    """Every export to ONNX lists its thousands of operators anew, for a second: here the first list is kept."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

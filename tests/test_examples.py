@@ -304,9 +304,11 @@ def test_alphabets_are_learned_by_some_methods_kept_drawn_and_not_trained_twice(
     assert [(row["method"], row["tau"]) for row in kept] == [("PFLEGO", 3), ("FedRecon", 3)]
     for row in kept:
         assert [point["round"] for point in row["points"]] == [1, 2, 3, 4, 5]
-        assert max(row["tried"], key=lambda one: one[1])[0] == row["rate"]
-        assert len(row["tried"]) == 3
+        tried = dict(row["tried"])
+        assert tried[row["rate"]] == max(tried.values())  # several may be as good
+        assert 3 <= len(tried) <= 5
     assert kept[0]["averaged"] is not None
+    assert all(0 < row["at_home"] <= 100 for row in kept)
     assert is_picture(out.with_suffix(".png"))
     assert play() == first[first.index("| |") :]
     assert json.loads(out.read_text()) == kept

@@ -111,8 +111,9 @@ def test_advice_is_a_function_of_the_seed() -> None:
             del standing["cost"]
         return json.dumps(plain)
 
-    assert figures(0) == figures(0)
-    assert figures(0) != figures(1)
+    found = figures(0)
+    assert figures(0) == found
+    assert figures(1) != found
 
 
 def test_test_data_are_never_looked_at() -> None:

@@ -184,14 +184,20 @@ def test_halves_of_noise_agree_with_nobody() -> None:
     ("options", "kinds"),
     [
         ({"partition": "iid"}, ()),
-        ({"partition": "iid", "shift": "rotation", "groups": 4}, ("inputs",)),
+        pytest.param(
+            {"partition": "iid", "shift": "rotation", "groups": 4}, ("inputs",), marks=pytest.mark.thorough
+        ),
         ({"partition": "iid", "shift": "permutation"}, ("inputs",)),
-        ({"partition": "iid", "shift": "inversion", "groups": 2}, ("inputs",)),
-        ({"partition": "iid", "shift": "contrast", "groups": 3}, ("inputs",)),
+        pytest.param(
+            {"partition": "iid", "shift": "inversion", "groups": 2}, ("inputs",), marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            {"partition": "iid", "shift": "contrast", "groups": 3}, ("inputs",), marks=pytest.mark.thorough
+        ),
         ({"partition": "iid", "shift": "labels", "groups": 3}, ("meaning",)),
         ({"partition": "iid", "label_noise": 0.2}, ()),
         ({"classes_per_client": 3}, ("labels",)),
-        ({"partition": "shards"}, ("labels",)),
+        pytest.param({"partition": "shards"}, ("labels",), marks=pytest.mark.thorough),
         ({"partition": "dirichlet", "alpha": 0.5, "shift": "inversion"}, ("labels", "inputs or meaning")),
         ({"partition": "quantity", "alpha": 0.5}, ("sizes",)),
     ],

@@ -22,6 +22,8 @@ from tests.support.cases import often
 from tests.support.reference import assert_same_weights, world
 from tests.support.rivals import of_kind
 
+pytestmark = pytest.mark.usefixtures("onnx_operators")
+
 
 def assert_close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
@@ -80,7 +82,7 @@ CASES: dict[str, Callable[[], tuple[pflego.Federation, pflego.Model]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", often(CASES, "doubles into a float32 model"))
 def test_every_form_gives_the_outputs_of_the_personal_model(tmp_path: Path, case: str) -> None:
     data, model = CASES[case]()
     run = pflego.train(data, model, pflego.PFLEGO(steps=3), rounds=1)

@@ -21,6 +21,8 @@ from pflego.after.kit.decompositions import convolution_backward, in_the_open, w
 from pflego.after.kit.graphs import BATCHES
 from pflego.errors import FolderError, ModelError, SettingError
 
+pytestmark = pytest.mark.usefixtures("onnx_operators")
+
 WORDS = 30
 Arrays = dict[str, npt.NDArray[np.float32]]
 

@@ -167,7 +167,7 @@ def test_variances_are_no_less_than_zero_whatever_is_sent(name: str) -> None:
     assert (run.shared["1.running_mean"] < 0).all()
 
 
-@pytest.mark.parametrize("division", DIVISIONS)
+@pytest.mark.parametrize("division", often(DIVISIONS))
 @pytest.mark.parametrize("name", often(BOTH))
 def test_it_resumes_to_the_bit_and_lets_newcomers_in(name: str, division: str, tmp_path: Path) -> None:
     twin, algorithm = world(), made(name, batch_size=3)
@@ -284,7 +284,8 @@ def test_a_personal_head_is_refused_where_the_method_has_a_use_for_a_common_one(
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in BOTH if name not in ("fedbabu", "fedrod", "fedpac", "lgfedavg")]
+    "name",
+    often([name for name in BOTH if name not in ("fedbabu", "fedrod", "fedpac", "lgfedavg")], "fedavg"),
 )
 def test_a_personal_head_stays_at_home(name: str) -> None:
     twin = world(clients=3)

@@ -16,6 +16,7 @@ import pflego
 from pflego.exchange.round import Round
 from pflego.learning.gram import Opening
 from pflego.learning.problems import Problems
+from tests.support.cases import often
 from tests.support.reference import (
     F64,
     Net,
@@ -389,7 +390,7 @@ def test_an_automatic_joint_rate_knows_the_curvature_in_what_is_personal() -> No
     assert float(run.shared["smoothness"]) == pytest.approx(largest, rel=0.02)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", often(METHODS))
 def test_a_run_with_personal_parts_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
     twin = world()
     model, algorithm = with_own_bias(twin), METHODS[name](3)

@@ -113,7 +113,7 @@ def test_the_local_model_descends_the_envelope() -> None:
 
     _, local = algorithm._solve(shared, {}, problem)
     slope = (shared["head"] - local["head"]) / 1e-3
-    for place in [(0, 0), (2, 3), (5, 4)]:
+    for place in [(0, 0), (5, 4)]:
         sides = []
         for sign in (1, -1):
             moved = {**start, "W": start["W"].copy()}

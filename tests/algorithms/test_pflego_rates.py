@@ -161,7 +161,7 @@ def test_the_federations_loss_falls_with_every_step(head_step: str, regression: 
     twin = world(regression=regression)
     watch = FederationLoss(twin, decay=0.1)
     algorithm = automatic(steps=5, head_step=head_step, common_head=common, head_decay=0.1)
-    pflego.train(twin.federation, twin.model, algorithm, rounds=30, callbacks=[watch])
+    pflego.train(twin.federation, twin.model, algorithm, rounds=15, callbacks=[watch])
     assert all(later <= earlier for earlier, later in pairwise(watch.values))
     assert watch.values[-1] < 0.95 * watch.values[0]
 

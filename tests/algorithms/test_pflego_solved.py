@@ -95,7 +95,7 @@ def test_features_far_from_one_are_solved_too() -> None:
 @both_tasks
 @both_heads
 def test_what_is_sent_is_the_gradient_of_the_minimum(regression: bool, common: bool) -> None:
-    """The envelope theorem, by finite differences of P in every entry of theta and W_0."""
+    """The envelope theorem, by finite differences of P in some entries of theta and W_0."""
     twin = world(regression=regression)
     W_0, _ = anchors(twin, common)
     algorithm = solving(common_head=common, head_decay=DECAY)
@@ -112,7 +112,7 @@ def test_what_is_sent_is_the_gradient_of_the_minimum(regression: bool, common: b
     assert sent.keys() == arrays.keys()
     rng = np.random.default_rng(1)
     for name, array in arrays.items():
-        for place in rng.permutation(list(np.ndindex(array.shape)))[:4]:
+        for place in rng.permutation(list(np.ndindex(array.shape)))[:2]:
             entry = tuple(place)
             values = []
             for move in (h, -2 * h):
@@ -173,7 +173,7 @@ def test_the_automatic_server_rate_lowers_the_minimum(common: bool) -> None:
             values.append(envelope(twin, [W_0[twin.rows(i)] for i in range(5)]))
 
     algorithm = solving(common_head=common, head_decay=DECAY, server_lr="auto", server_optimizer="sgd")
-    pflego.train(twin.federation, twin.model, algorithm, rounds=8, callbacks=[Watch()])
+    pflego.train(twin.federation, twin.model, algorithm, rounds=5, callbacks=[Watch()])
     assert all(later <= earlier for earlier, later in pairwise(values))
     assert values[-1] < 0.99 * values[0]
 

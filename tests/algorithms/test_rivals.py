@@ -273,7 +273,11 @@ def test_contributions_and_states_hold_what_they_should(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", often(methods(), "pflego", "fedavg"))
-@pytest.mark.parametrize("regression", [False, True], ids=["classification", "regression"])
+@pytest.mark.parametrize(
+    "regression",
+    [False, pytest.param(True, marks=pytest.mark.thorough)],
+    ids=["classification", "regression"],
+)
 def test_every_method_learns(name: str, regression: bool) -> None:
     data = "diabetes" if regression else "digits"
     federation = pflego.load(data, clients=4, classes_per_client=None if regression else 3)

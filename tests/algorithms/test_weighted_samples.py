@@ -144,7 +144,7 @@ VARIANTS: dict[str, pflego.Algorithm] = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", often(VARIANTS, "solved and common", "several passes"))
 def test_variants_take_a_weight_of_two_as_the_sample_twice(name: str) -> None:
     weighted, often, model = repeated()
     ours, theirs = (

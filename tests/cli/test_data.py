@@ -16,6 +16,7 @@ from pflego.cli import app, main
 from pflego.data.sets.catalogue import CATALOGUE, KNOWN
 from pflego.data.sets.download import Remote
 from pflego.settings.experiment import Experiment
+from tests.support.cases import often
 from tests.support.file_server import serving
 from tests.support.official import MNIST, idx, labels, omniglot_drawings, pictures, write_packed
 
@@ -188,7 +189,9 @@ def test_an_experiment_notes_how_its_federation_was_made(folder: Path) -> None:
     assert again.federation.fingerprint() == experiment.federation.fingerprint()
 
 
-@pytest.mark.parametrize("words", [["digits"], ["mnist", "--partition", "iid"], ["omniglot"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", often([["digits"], ["mnist", "--partition", "iid"], ["omniglot"]]), ids=" ".join
+)
 def test_show_draws_a_picture(folder: Path, tmp_path: Path, words: list[str]) -> None:
     pytest.importorskip("matplotlib")
     out = tmp_path / "new" / "picture.png"

@@ -10,6 +10,8 @@ import torch
 import pflego as package
 from tests.support.afterwards import assert_refused, pflego
 
+pytestmark = pytest.mark.usefixtures("onnx_operators")
+
 
 def test_a_clients_model_is_written_in_every_format(arrays: Path, tmp_path: Path) -> None:
     result = pflego("export", arrays, "--client", 1, "--out", tmp_path / "m")

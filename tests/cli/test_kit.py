@@ -11,6 +11,8 @@ from pflego.deploy.folder import write_app
 from pflego_light import Kit
 from tests.support.afterwards import assert_refused, pflego
 
+pytestmark = pytest.mark.usefixtures("onnx_operators")
+
 
 def test_a_kit_of_settings_is_read_by_a_light_client(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text(

@@ -386,13 +386,17 @@ def test_help_lists_run() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [
+    often(
+        [
+            ["--help"],
+            ["--version"],
+            *([command, "--help"] for command in ("report", "evaluate", "predict", "export", "join")),
+            *([group, "--help"] for group in ("data", "deploy", "paper", "theory")),
+            ["paper", "settings", "--help"],
+        ],
         ["--help"],
-        ["--version"],
-        *([command, "--help"] for command in ("report", "evaluate", "predict", "export", "join")),
-        *([group, "--help"] for group in ("data", "deploy", "paper", "theory")),
         ["paper", "settings", "--help"],
-    ],
+    ),
     ids=" ".join,
 )
 def test_help_without_settings_does_not_wait_for_torch(words: list[str]) -> None:

@@ -19,6 +19,7 @@ from pflego.cli import main
 from pflego.cli.console import Console
 from pflego.cli.rows import as_csv
 from pflego.cli.terminal import one_line, printable
+from tests.support.cases import often
 
 SOURCES = Path(__file__).parents[2] / "src"
 
@@ -150,7 +151,7 @@ runpy.run_module("pflego", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.0, 0.4, 1.5, 3.0])
+@pytest.mark.parametrize("seconds", often([0.0, 0.4, 1.5, 3.0], 0.4))
 def test_ctrl_c_is_one_line_whenever_it_comes(tmp_path: Path, seconds: float) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", SAYS_WHEN_IT_MINDS_CTRL_C, "advise", "digits", "--clients", "40"],

@@ -67,8 +67,16 @@ def trap(tmp_path: Path) -> Path:
     return mark
 
 
-@pytest.mark.parametrize("table", ["model", "method", "run"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "table"),
+    [
+        pytest.param(
+            command, table, marks=() if table == "model" or command == "evaluate" else pytest.mark.thorough
+        )
+        for command in COMMANDS
+        for table in ("model", "method", "run")
+    ],
+)
 def test_a_run_that_names_code_is_not_opened(
     run: Path, data: Path, tmp_path: Path, table: str, command: str,
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],

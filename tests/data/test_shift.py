@@ -12,6 +12,7 @@ import pflego
 from pflego import UserError
 from pflego.data.left_out import left_out
 from pflego.data.shift import change, confuse, draw_groups
+from tests.support.cases import often
 
 KINDS = ["rotation", "permutation", "inversion", "contrast", "labels"]
 
@@ -21,7 +22,7 @@ def digits(**options: Any) -> pflego.Federation:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("groups", [2, 4, None])
+@pytest.mark.parametrize("groups", often([2, 4, None]))
 def test_clients_of_a_group_are_shifted_alike_and_the_first_group_hardly(
     kind: str, groups: int | None
 ) -> None:

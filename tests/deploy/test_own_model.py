@@ -16,6 +16,7 @@ from pflego.cli import app
 from pflego.deploy.flower.client import app as client_app
 from pflego.deploy.folder import write_app
 from pflego.deploy.own_model import own_run
+from tests.support.cases import often
 from tests.support.grid import Node
 from tests.support.sites import CONFIG, NAMES, SHAPE, arrays, federation, sites, train
 
@@ -42,7 +43,7 @@ def in_one_process(method: str = "pflego", *, rounds: int, participation: int = 
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", often(METHODS, "pflego"))
 def test_it_is_the_model_of_the_whole_federation_in_one_process(method: str, tmp_path: Path) -> None:
     nodes = sites(tmp_path)
     train(nodes, tmp_path / "out", algorithm=method, participation="3")

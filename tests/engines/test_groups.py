@@ -98,12 +98,16 @@ def test_few_small_clients_stay_on_their_own(calls: list[int]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [
+    often(
+        [
+            {"dropout": 0.1},
+            {"deadline": 1.0},
+            {"aggregation": pflego.Median()},
+            {"transforms": [pflego.Clip(1.0)]},
+        ],
         {"dropout": 0.1},
-        {"deadline": 1.0},
         {"aggregation": pflego.Median()},
-        {"transforms": [pflego.Clip(1.0)]},
-    ],
+    ),
     ids=str,
 )
 def test_where_more_than_a_sum_is_asked_for_everyone_sends_their_own(
@@ -120,7 +124,7 @@ def test_renormalising_needs_no_more_than_a_sum(calls: list[int]) -> None:
     assert_same_weights(ours.shared, train(crowd(), pflego.PFLEGO(steps=2)).shared)
 
 
-@pytest.mark.parametrize("missing", ["zero", "renormalise"])
+@pytest.mark.parametrize("missing", often(["zero", "renormalise"]))
 def test_who_breaks_is_found_and_left_out(
     missing: str, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,7 +110,7 @@ class Wide(nn.Module):
 @pytest.mark.parametrize(
     "head", often([None, lambda m, k: nn.Sequential(nn.Linear(m, 6), nn.Tanh(), nn.Linear(6, k))])
 )
-@pytest.mark.parametrize("method", often([pflego.PFLEGO, pflego.FedAvg, pflego.Ditto], pflego.FedAvg))
+@pytest.mark.parametrize("method", often([pflego.PFLEGO, pflego.FedAvg, pflego.Ditto]))
 def test_a_run_in_threads_is_the_run_without_them(
     method: type[pflego.Algorithm], head: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

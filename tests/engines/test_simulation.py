@@ -77,22 +77,25 @@ class InMemory:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "common head",
-        "auto",
-        "renormalise",
-        "rejected",
-        "own metrics",
-        "private",
-        "private, nobody",
-        "own rule",
-        "clipped",
-        "quantised",
-        "feedback, lossy",
-        "liars",
-        "two exchanges",
-        "answers",
-    ],
+    often(
+        [
+            "common head",
+            "auto",
+            "renormalise",
+            "rejected",
+            "own metrics",
+            "private",
+            "private, nobody",
+            "own rule",
+            "clipped",
+            "quantised",
+            "feedback, lossy",
+            "liars",
+            "two exchanges",
+            "answers",
+        ],
+        *("auto", "private", "own rule", "feedback, lossy", "two exchanges", "answers"),
+    ),
 )
 @pytest.mark.parametrize("workers", often([3, 1]))
 def test_shares_of_a_cohort_give_what_the_whole_does(

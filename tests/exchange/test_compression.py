@@ -57,7 +57,7 @@ def over_draws(kind: Compression, tensor: torch.Tensor, draws: int) -> F64:
     return np.stack([there_and_back(kind, tensor, Draw(now, "a", "w")) for now in rounds])
 
 
-@pytest.mark.parametrize("bits", [2, 3, 8])
+@pytest.mark.parametrize("bits", often([2, 3, 8]))
 def test_a_quantised_number_is_one_of_the_two_levels_next_to_it_and_right_on_average(bits: int) -> None:
     x, draws = numbers(), 4000
     found = over_draws(Quantise(bits), x, draws)
@@ -73,7 +73,7 @@ def test_a_quantised_number_is_one_of_the_two_levels_next_to_it_and_right_on_ave
     assert (np.abs(found.var(axis=0) - deviation**2) <= 5 * spread + 30 * step**2 / draws).all()
 
 
-@pytest.mark.parametrize("share", [0.05, 0.3])
+@pytest.mark.parametrize("share", often([0.05, 0.3]))
 def test_a_random_part_is_right_on_average_and_strays_as_far_as_it_says(share: float) -> None:
     x, draws = numbers(), 6000
     found = over_draws(RandomPart(share), x, draws)

@@ -34,6 +34,7 @@ from pflego.federation.roster import ClientId
 from pflego.runs.plan import Plan
 from pflego.settings.experiment import Experiment
 from pflego.weights import Weights
+from tests.support.cases import often
 from tests.support.reference import (
     Params,
     assert_identical,
@@ -232,7 +233,7 @@ def test_who_lies_depends_on_the_seed_and_fewer_are_among_more() -> None:
     assert len(Liars(SignFlip(), 0.01).who(range(5), seed=1)) == 1
 
 
-@pytest.mark.parametrize("text", ["noise@0.4", "labels@0.4", "samples:5+little:1.5@0.4"])
+@pytest.mark.parametrize("text", often(["noise@0.4", "labels@0.4", "samples:5+little:1.5@0.4"]))
 def test_a_run_with_liars_is_resumed_to_the_bit_and_opened_again(tmp_path: Path, text: str) -> None:
     settings: dict[str, object] = {
         "clients": 5,

@@ -37,7 +37,7 @@ def test_no_method_is_left_out() -> None:
     assert METHODS.keys() == methods().keys()
 
 
-@pytest.mark.parametrize("weighting", ["samples", "equal"])
+@pytest.mark.parametrize("weighting", often(["samples", "equal"]))
 @pytest.mark.parametrize("missing", ["zero", "renormalise"])
 @pytest.mark.parametrize("name", often(methods(), "pflego", "fedavg"))
 def test_a_missing_reply_means_the_same_to_every_method(

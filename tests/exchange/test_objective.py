@@ -464,7 +464,7 @@ def test_fedsgds_rate_from_the_theory_goes_downhill_on_a_power_of_large_losses()
     assert float(powered) == pytest.approx(expected / 0.81, rel=1e-6)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+@pytest.mark.parametrize("objective", often(OBJECTIVES), ids=str)
 def test_an_interrupted_run_resumes_exactly_and_opens_again(tmp_path: Path, objective: Objective) -> None:
     options = {"participation": pflego.Binomial(0.6), "dropout": 0.2, "missing": "inverse", "seed": 3}
     algorithm = pflego.PFLEGO(steps=3)

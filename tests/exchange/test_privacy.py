@@ -151,8 +151,8 @@ def aggregate(
     return minus(played.shared, shared)
 
 
-@pytest.mark.parametrize("clip", [1e-3, 0.05, 0.3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("clip", often([1e-3, 0.05, 0.3], 0.05))
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedper", "ditto"])
 def test_a_client_more_or_less_moves_the_sum_by_at_most_the_clip(
     name: str, dtype: torch.dtype, clip: float
@@ -250,7 +250,7 @@ def test_words_of_a_key_cannot_run_into_each_other() -> None:
     assert not torch.equal(gaussian(b"12", ["3"], (4,)), gaussian(b"1", ["23"], (4,)))
 
 
-@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("quantile", often([0.2, 0.5, 0.9]))
 def test_a_clip_that_follows_comes_to_the_quantile_of_norms(quantile: float) -> None:
     """Fifty clients whose norms are 0.1, 0.2, ..., 5: the clip must come near the quantile from either side."""
     privacy = ClientPrivacy(clip=20.0, noise=0.5, quantile=quantile)

@@ -26,6 +26,7 @@ from pflego.report.presence import who_took_part
 from pflego.runs.folder import RunFolder
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
+from tests.support.cases import often
 from tests.support.reference import (
     StopAfter,
     World,
@@ -93,7 +94,7 @@ def play(twin: World, process: Participation, weighting: WeightingName) -> list[
     return drawn
 
 
-@pytest.mark.parametrize("weighting", ["samples", "equal"])
+@pytest.mark.parametrize("weighting", often(["samples", "equal"]))
 @pytest.mark.parametrize(
     "process",
     [

@@ -42,7 +42,7 @@ def test_a_convolutional_client_stays_within_its_budget(federation: pflego.Feder
 
 
 def test_more_memory_is_less_work(federation: pflego.Federation, deep: pflego.Model) -> None:
-    budgets = [12e6, 14e6, 16e6, 1e9]
+    budgets = [12e6, 15e6, 1e9]
     costs = [measure(federation, deep, pflego.PFLEGO(steps=3), memory=m) for m in budgets]
     assert all(cost.memory <= budget for cost, budget in zip(costs, budgets, strict=True))
     assert all(one.forward_passes >= other.forward_passes for one, other in pairwise(costs))

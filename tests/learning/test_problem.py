@@ -68,7 +68,7 @@ def test_bytes_in_slices_give_the_same_gradient(slice_size: int, memory: str | f
 
 @both_memories
 @pytest.mark.parametrize("slice_size", often([3, 1, 12, 32]))
-@pytest.mark.parametrize("data", ["floats", "bytes"])
+@pytest.mark.parametrize("data", often(["floats", "bytes"]))
 def test_a_run_in_slices_is_the_same_run(data: str, slice_size: int, memory: str | float) -> None:
     twin = world()
     federation, model = (twin.federation, twin.model) if data == "floats" else bytes_world()

@@ -25,6 +25,8 @@ from tests.support.grid import Node, opened
 from tests.support.light import assert_near
 from tests.support.sites import CONFIG, NAMES, SHAPE, sites, train
 
+pytestmark = pytest.mark.usefixtures("onnx_operators")
+
 LIGHT = NAMES[::2]  # three of the five
 
 
@@ -128,7 +130,8 @@ def test_the_federation_is_that_of_one_process(tmp_path: Path, graphs: Graphs) -
 
 
 @pytest.mark.parametrize(
-    "asked", [{}, {"common_head": True, "head_decay": 0.01}, {"algorithm": "fedper", "client_lr": 0.1}]
+    "asked",
+    often([{}, {"common_head": True, "head_decay": 0.01}, {"algorithm": "fedper", "client_lr": 0.1}]),
 )
 def test_a_light_site_that_comes_late_joins_as_a_full_one_does(
     asked: dict[str, bool | float | str], tmp_path: Path, graphs: Graphs

@@ -16,6 +16,8 @@ import pflego
 from pflego.after.kit import write_kit
 from tests.support.sites import SHAPE, arrays
 
+pytestmark = pytest.mark.usefixtures("onnx_operators")
+
 SOURCE = Path(__file__).parents[2] / "light" / "src"
 
 # plays a round, and prints the libraries that were loaded for it

@@ -10,6 +10,7 @@ import pflego
 from pflego.report import alone
 from pflego.report.alone import Alone, learn_alone
 from pflego.report.presence import who_took_part
+from tests.support.cases import often
 from tests.support.reported import run
 
 
@@ -18,7 +19,7 @@ def learnt(trained: pflego.Run, wanted: bool | None = True) -> Alone:
     return learn_alone(trained, range(len(trained.federation)), visits, wanted=wanted)
 
 
-@pytest.mark.parametrize("regression", [False, True], ids=["classes", "regression"])
+@pytest.mark.parametrize("regression", often([False, True]), ids=["classes", "regression"])
 @pytest.mark.parametrize(
     "method",
     [

@@ -214,7 +214,8 @@ def size(path: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [2, pytest.param(8, marks=pytest.mark.thorough)])
+def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(tmp_path: Path, times: int) -> None:
     """SIGKILL a real process again and again, at moments drawn over its whole life, start-up included."""
     options = [
         "--clients",
@@ -222,7 +223,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(tmp_path: Path) 
         "--participation",
         "3",
         "--rounds",
-        "300",
+        "150",
         "--steps",
         "20",
         "--evaluate-every",
@@ -239,7 +240,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(tmp_path: Path) 
     assert start("whole").wait() == 0
     rng = random.Random(0)
     kills = 0
-    while kills < 4:
+    while kills < times:
         process = start("killed")
         metrics = tmp_path / "killed" / "metrics.jsonl"
         if kills % 3:  # wait until it has done a round; else kill it while it starts
@@ -253,7 +254,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(tmp_path: Path) 
         if process.wait() == 0:
             break
         kills += 1
-    assert kills >= 3
+    assert kills >= min(times, 3)
     assert start("killed").wait() == 0
     whole, killed = (RunFolder(tmp_path / name).load() for name in ("whole", "killed"))
     assert whole is not None

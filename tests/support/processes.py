@@ -8,11 +8,14 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import which
+
+from typer.testing import CliRunner
 
 from pflego.deploy.certificates import write_certificates, write_key
 
@@ -20,12 +23,12 @@ BIN = Path(sys.executable).parent
 NGINX = Path(which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") or "nginx")
 
 
-def until(what: str, condition: Callable[[], object], *, seconds: float) -> None:
+def until(what: str, condition: Callable[[], object], *, seconds: float, every: float = 0.2) -> None:
     """Wait for something, but not for ever."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"{what}: not after {seconds:g} seconds"
-        time.sleep(0.2)
+        time.sleep(every)
 
 
 def free_port() -> int:
@@ -115,11 +118,17 @@ class Machines:
         return told
 
     def try_flwr(self, *words: str | Path, home: Path | None = None) -> tuple[int, str]:
-        """Run one of Flower's commands, with connections of one's own; give its status and what it said."""
-        env = self.env if home is None else {**self.env, "FLWR_HOME": str(home)}
-        command: list[str | Path] = [BIN / "flwr", *words]
-        done = subprocess.run(command, env=env, cwd=self.folder, capture_output=True, text=True, timeout=120)
-        return done.returncode, done.stdout + done.stderr
+        """Run one of Flower's commands, with connections of one's own; give its status and what it said.
+
+        It runs in this process: another one would spend seconds on its imports.
+        """
+        env = {**self.env, "FLWR_HOME": str(home or self.env["FLWR_HOME"]), "COLUMNS": "200"}
+        with chdir(self.folder), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Flower's own code is warned of
+            from flwr.cli.app import app
+
+            done = CliRunner().invoke(app, [str(word) for word in words], env=env)
+        return done.exit_code, done.output
 
     def alive(self, name: str) -> bool:
         return self._running[name].poll() is None
@@ -143,10 +152,12 @@ class Machines:
     def kill(self, name: str) -> None:
         """End a program and those it started: as a power cut does. Parents go first, or they would start others."""
         process = self._running[name]
-        for pid in [process.pid, *reversed(_descendants(process.pid))]:
+        pids = [process.pid, *reversed(_descendants(process.pid))]
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait(timeout=30)
+        until(f"{name} is gone", lambda: not any(map(_lives, pids)), seconds=30)
 
     def kill_all(self) -> None:
         for name in self._running:
@@ -178,6 +189,14 @@ def machines(folder: Path) -> Iterator[Machines]:
         raise
     finally:
         started.kill_all()
+
+
+def _lives(pid: int) -> bool:
+    """Tell whether a process is there and has not ended; whoever started it may not have noticed that yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 def _descendants(pid: int) -> Sequence[int]:

@@ -1,6 +1,6 @@
 """What each of several processes does for test_distributed.py: one case after the other, with notes of them all.
 
-torchrun --nproc-per-node 2 -m tests.support.ranks FOLDER
+torchrun --nproc-per-node 2 -m tests.support.ranks FOLDER CASES
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pickle
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
@@ -190,14 +190,14 @@ class Listener(pflego.Callback):
         run.evaluate()  # needs no other process, so it can be asked of one
 
 
-def main(folder: Path) -> None:
-    """Do everything and note it."""
+def main(folder: Path, names: Sequence[str]) -> None:
+    """Do these cases and everything else, and note it."""
     rank = int(os.environ["RANK"])
     calls, written = count_calls(), time_files()
     notes: dict[str, object] = {}
-    for name, case in CASES.items():
+    for name in names:
         calls.clear()
-        run = case.train(engine="distributed")
+        run = CASES[name].train(engine="distributed")
         assert isinstance(run.states, States)
         notes[name] = Notes(run.shared, run.states._held, run.history, run.evaluations, calls.copy())
 
@@ -301,4 +301,4 @@ def time_files() -> list[tuple[str, float, float]]:
 if __name__ == "__main__":
     from tests.support import ranks  # by its own name, so that others can read the notes
 
-    ranks.main(Path(sys.argv[1]))
+    ranks.main(Path(sys.argv[1]), sys.argv[2:])

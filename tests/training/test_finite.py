@@ -133,7 +133,7 @@ def test_a_loss_of_zero_stays_there(settings: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("client_lr", often(["auto", 0.1]), ids=str)
-@pytest.mark.parametrize("head_step", ["paper", "exact"])
+@pytest.mark.parametrize("head_step", often(["paper", "exact"]))
 def test_the_automatic_server_rate_where_theta_has_no_curvature(head_step: str, client_lr: object) -> None:
     """With heads of zero and no step on them before the joint one, theta has no slope and no curvature."""
     algorithm = pflego.PFLEGO(
@@ -149,7 +149,7 @@ def test_the_automatic_server_rate_where_theta_has_no_curvature(head_step: str, 
 
 
 @pytest.mark.parametrize("head", often([None, lambda m, k: nn.Linear(m, k)]), ids=["closed form", "module"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", often([torch.float16, torch.bfloat16]), ids=str)
 def test_half_precision_backbones_train_like_float32(dtype: torch.dtype, head: object) -> None:
     federation = pflego.load("digits", clients=5)
 

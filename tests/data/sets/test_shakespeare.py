@@ -17,6 +17,8 @@ from pflego.data.dataset import Preparation
 from pflego.data.sets import data_set
 from pflego.data.sets.shakespeare import ALPHABET, encode, roles_of
 
+pytestmark = pytest.mark.usefixtures("onnx_operators")
+
 HAMLET = """\
 HAMLET, PRINCE OF DENMARK
 

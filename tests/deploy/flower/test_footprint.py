@@ -101,7 +101,7 @@ def test_no_other_method_is_loaded(loaded: Loaded) -> None:
     common = {"pflego.algorithms", *(f"pflego.algorithms.{name}" for name in shared)}
     assert {name for name in loaded.before if name.startswith("pflego.algorithms")} == common
     methods = {name for name in loaded.after if name.startswith("pflego.algorithms.")} - common
-    assert {name.split(".")[2] for name in methods} == {"pflego", "optimizers"}
+    assert {name.split(".")[2] for name in methods} == {"pflego", "optimizers", "stepping"}
 
 
 def test_large_libraries_stay_unloaded(loaded: Loaded) -> None:

@@ -121,16 +121,19 @@ def test_rounds_are_those_of_their_members(
 
 @pytest.mark.parametrize(
     "method",
-    [
-        "pflego",
-        "pflego, common head",
-        "fedavg",
-        "fedavg, global classes",
-        "ditto",
-        "fedrep",
-        "feddbe",
-        "fedproto",
-    ],
+    often(
+        [
+            "pflego",
+            "pflego, common head",
+            "fedavg",
+            "fedavg, global classes",
+            "ditto",
+            "fedrep",
+            "feddbe",
+            "fedproto",
+        ],
+        *("pflego", "pflego, common head", "fedavg, global classes"),
+    ),
 )
 def test_it_is_the_run_of_one_process(method: str, tmp_path: Path) -> None:
     ours = train(
@@ -232,7 +235,14 @@ def test_members_come_and_go_while_a_run_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "number"), [(WELCOME, 2), ("train", 2), ("train", 3), ("train", 4), ("evaluate", 4)]
+    ("kind", "number"),
+    [
+        (WELCOME, 2),
+        pytest.param("train", 2, marks=pytest.mark.thorough),
+        ("train", 3),
+        pytest.param("train", 4, marks=pytest.mark.thorough),
+        ("evaluate", 4),
+    ],
 )
 def test_a_server_killed_around_joins_and_leaves_goes_on_as_if_nothing_had_happened(
     kind: str, number: int, tmp_path: Path

@@ -46,11 +46,11 @@ def test_the_automatic_rate_keeps_up_with_the_best_fixed_one(head: object) -> No
             total += problem.loss({**shared, **algorithm.adapt(shared, state, problem)})
         return total / len(federation)
 
-    best = min(losses(rate) for rate in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
+    best = min(losses(rate) for rate in (0.01, 0.1, 0.3, 1.0, 3.0))
     assert losses("auto") < 2 * best
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.5])
+@pytest.mark.parametrize("decay", often([0.0, 0.5]))
 def test_no_step_goes_uphill(decay: float) -> None:
     federation, model = digits(two_hidden)
     problem = Problems(federation, model)[0]

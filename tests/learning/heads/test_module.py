@@ -61,7 +61,7 @@ def assert_identical(ours: Run, theirs: Run) -> None:
         assert all(torch.equal(mine[name], other[name]) for name in mine)
 
 
-@pytest.mark.parametrize("regression", [False, True], ids=["classification", "regression"])
+@pytest.mark.parametrize("regression", often([False, True]), ids=["classification", "regression"])
 def test_a_deep_head_trains(regression: bool) -> None:
     twin = world(regression=regression)
     run = pflego.train(twin.federation, with_head(twin.model, two_layers), ALGORITHM, rounds=25)

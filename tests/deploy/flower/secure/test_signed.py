@@ -16,6 +16,7 @@ from pflego.deploy.flower.client import app
 from pflego.deploy.flower.secure.party import advertise
 from pflego.deploy.flower.secure.roster import Keys
 from tests.deploy.flower.secure.test_site import ALL, SETTINGS, Sites
+from tests.support.cases import often
 from tests.support.grid import Node
 from tests.support.sites import NAMES, sites, train
 
@@ -75,7 +76,7 @@ def test_training_is_that_of_plain_sums(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["train.agree", "train.unmask"])
-@pytest.mark.parametrize("site", [1000, 998])
+@pytest.mark.parametrize("site", often([1000, 998]))
 def test_a_server_killed_after_the_masked_contributions_goes_on(
     stage: str, site: int, tmp_path: Path
 ) -> None:
