@@ -34,6 +34,7 @@ METHODS = {
     "FedAvg": f"fedavg+{BATCHES}",
     "FedBabu": f"fedbabu+{BATCHES}",
     "FedPer": f"fedper+{BATCHES}",
+    "FedRep": "fedrep+epochs=2+batch_size=32",  # one for the head on kept features, one for the backbone
     "Ditto": f"ditto+{BATCHES}",
     "alone": f"local+{BATCHES}",
 }

@@ -8,7 +8,8 @@ alphabets take part in a round. Each method tries three values of its main rate 
 the training data held out, up to two more where the best is the first or the last, and is trained with the best. Three
 figures, in per cent: the participants' test accuracy, the mean over the last tenth of the rounds; everyone's, with the
 heads they had when they took part last; and everyone's once they have adapted to the backbone as it is. For PFLEGO's
-variants also everyone's, adapted to an average of the backbone over the rounds.
+variants also everyone's, adapted to an average of the backbone over the rounds; and for all of them, once everyone has
+gone on alone from there, with the whole model, for another 20 epochs by mini-batches.
 
 Keeps the curves as JSON, draws them beside it and prints the table. What the file holds already is not trained again.
 """
@@ -28,7 +29,7 @@ from pflego.algorithms.base import Algorithm
 from pflego.comparison.rates import main_rate
 from pflego.data.validation import hold_out
 from pflego.engines.local import LocalEngine
-from pflego.learning.evaluation import pooled
+from pflego.learning.evaluation import Score, pooled
 from pflego.report.plots import Curve, Panel, draw
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
@@ -43,6 +44,7 @@ SERVERS, CLIENTS = (0.3, 1.0, 3.0), (0.01, 0.03, 0.1)  # parts of the server's r
 WIDER, MOST = 3.0, 5  # where the best is the first or the last, one more is tried beyond; so many at most
 
 BATCHES: dict[str, Any] = {"epochs": 1, "batch_size": 32, "client_lr": 0.1}
+AT_HOME = pflego.Local(**(BATCHES | {"epochs": 20}))  # at the rate that learning alone chooses
 METHODS: dict[str, Algorithm] = {
     "PFLEGO": pflego.PFLEGO(),
     "PFLEGO, common head": pflego.PFLEGO(common_head=True),
@@ -68,6 +70,7 @@ class Result:
     participants: float
     averaged: float | None  # everyone, adapted to an average of the backbone
     points: list[dict[str, float]]
+    at_home: float | None = None  # everyone, after going on alone
 
 
 class Average(Callback):
@@ -157,7 +160,7 @@ class Study:
             getattr(best, main_rate(best) or ""),
             tried,
             round(100 * fmean(last), 2),
-            None if averaged is None else round(100 * averaged, 2),
+            percent(averaged),
             [
                 {
                     "round": row["round"] or 0,
@@ -167,7 +170,24 @@ class Study:
                 for row in run.history
                 if row.get("everyone_adapted_accuracy") is not None
             ],
+            self.at_home(run),
         )
+
+    def at_home(self, run: Run) -> float | None:
+        """Let everyone adapt and go on alone from there, with backbone and head; test what they come to."""
+
+        def score(position: int) -> Score:
+            problem = run.problems[position].at(self.seed, len(run.history) + 1)
+            state = run.algorithm.adapt(run.shared, run.states[problem.client.id], problem)
+            weights = run.algorithm.personal(run.shared, state, problem)
+            return problem.test(AT_HOME.descend(problem, weights))
+
+        return percent(pooled(map(score, range(len(self.federation))), self.federation.task))
+
+
+def percent(share: float | None) -> float | None:
+    """Give a share as it is kept; None: there is none."""
+    return None if share is None else round(100 * share, 2)
 
 
 def called(result: Result) -> str:
@@ -177,14 +197,13 @@ def called(result: Result) -> str:
 
 def table(results: Iterable[Result]) -> str:
     """Print what each came to."""
-    lines = ["| | rate | participants | everyone | adapted | adapted to an average |", "| --- " * 6 + "|"]
+    lines = ["| | rate | participants | everyone | adapted | adapted to an average | then alone |"]
+    lines.append("| --- " * 7 + "|")
     for result in results:
         last = result.points[-1]
-        averaged = "" if result.averaged is None else f"{result.averaged:.1f}"
-        lines.append(
-            f"| {called(result)} | {result.rate:g} | {result.participants:.1f} | {last['everyone']:.1f} | "
-            f"{last['adapted']:.1f} | {averaged} |"
-        )
+        figures = [result.participants, last["everyone"], last["adapted"], result.averaged, result.at_home]
+        cells = ["" if figure is None else f"{figure:.1f}" for figure in figures]
+        lines.append(f"| {called(result)} | {result.rate:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
