@@ -3,11 +3,12 @@
     PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/equal_rounds.py --out docs/equal-rounds.json
     python examples/equal_rounds.py --data digits --classes 2 --clients 20 --participation 5 --rounds 8
 
-PFLEGO's common heads have their defaults, whatever the data: one joint step per round, or mini-batches of 32; the first
-also with a rate that was searched for. Rivals take mini-batches of 32 for one epoch, and their main rate is chosen by
-`pflego compare`'s search, on held-out training data and with the first seed; FedAdam's clients are tried at two rates.
-Three figures, in per cent: the participants' test accuracy, the mean over the last ten rounds; everyone's after the
-last; and everyone's once they have adapted. Other methods can be given as `pflego compare` spells variants.
+PFLEGO's heads have their defaults, whatever the data: own ones, and common ones by one joint step per round or by
+mini-batches of 32; the common ones also with a rate that was searched for. Rivals take mini-batches of 32 for one
+epoch, and their main rate is chosen by `pflego compare`'s search, on held-out training data and with the first seed;
+FedAdam's clients are tried at two rates. Three figures, in per cent: the participants' test accuracy, the mean over the
+last ten rounds; everyone's after the last; and everyone's once they have adapted. Other methods can be given as `pflego
+compare` spells variants.
 
 Keeps the figures as JSON and prints the table of docs/results.md. What the file holds already is not trained again, and
 an interrupted run goes on in its folder.
@@ -26,9 +27,11 @@ from results_file import ResultsFile
 
 BATCHES = "epochs=1+batch_size=32"
 METHODS = {
+    "PFLEGO": "pflego+server_lr=0.003",
     "PFLEGO, common head": "pflego+common_head=true+server_lr=0.002",
     "PFLEGO, common head, rate searched for": "pflego+common_head=true",
     "PFLEGO, common head, mini-batches": "pflego+common_head=true+batch_size=32+server_lr=0.01",
+    "PFLEGO, common head, mini-batches, rate searched for": "pflego+common_head=true+batch_size=32",
     "FedAdam, clients at 0.1": f"fedopt+{BATCHES}+client_lr=0.1",
     "FedAdam, clients at 0.03": f"fedopt+{BATCHES}+client_lr=0.03",
     "FedAvg": f"fedavg+{BATCHES}",

@@ -275,7 +275,7 @@ def picture(results: list[Result], path: Path) -> None:
     """Draw everyone adapted against seconds, passes and bytes, one row of panels per federation."""
     units: list[tuple[str, str, Literal["linear", "log x"]]] = [
         ("seconds", "seconds of one core", "linear"),
-        ("passes", "passes of a client that always takes part", "linear"),
+        ("passes", "passes of a client that always takes part", "log x"),
         ("megabytes", "MB up and down", "log x"),
     ]
     panels = []

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 _FEW = 20  # points that are worth one mark each
+_COLOURS = *(f"C{number}" for number in range(10)), "black", "gold", "navy", "lime"  # matplotlib's, and more
 _TICKS = 8  # points that are worth a number each on a logarithmic axis
 
 
@@ -45,7 +47,7 @@ class Panel:
 def draw(panels: Sequence[Panel], path: Path, *, columns: int = 3) -> Path:
     """Draw panels side by side into a file; its ending says the format. A label has one colour in all of them."""
     labels = dict.fromkeys(curve.label for panel in panels for curve in panel.curves)
-    colours = {label: f"C{number}" for number, label in enumerate(labels)}
+    colours = dict(zip(labels, cycle(_COLOURS), strict=False))
     lines: dict[str, Line2D] = {}
     with picture(path, len(panels), columns=columns) as (figure, axes):
         for axis, panel in zip(axes, panels, strict=True):
@@ -56,6 +58,8 @@ def draw(panels: Sequence[Panel], path: Path, *, columns: int = 3) -> Path:
 
 def _fill(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> dict[str, Line2D]:
     """Draw one panel; give its lines by their labels."""
+    from matplotlib.ticker import LogLocator
+
     lines = {}
     for curve in panel.curves:
         mark, colour = "." if len(curve.x) <= _FEW else None, colours[curve.label]
@@ -67,6 +71,10 @@ def _fill(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> dict[str, Lin
     if panel.scale == "log" and len(points) <= _TICKS:
         axis.set_xticks(points, [f"{x:,.6g}" for x in points], minor=False)
         axis.set_xticks([], minor=True)
+    if panel.scale == "log x":
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        axis.xaxis.set_major_formatter("{x:,.6g}")
+        axis.xaxis.set_minor_formatter("")
     if panel.lowest is not None:
         highest = max(y for curve in panel.curves for y in curve.y)
         axis.set_ylim(panel.lowest, highest + 0.05 * (highest - panel.lowest))
