@@ -9,10 +9,11 @@ from pflego.report.plots import Curve, Panel, draw
 
 def test_a_dozen_curves_have_a_colour_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     axes = pytest.importorskip("matplotlib.axes").Axes
+    seen = pytest.importorskip("matplotlib.colors").to_hex  # C0 and C10 are one colour
     plot, colours = axes.plot, []
 
     def noted(axis: object, *values: object, **style: object) -> object:
-        colours.append(style["color"])
+        colours.append(seen(style["color"]))
         return plot(axis, *values, **style)
 
     monkeypatch.setattr(axes, "plot", noted)

@@ -58,8 +58,6 @@ def draw(panels: Sequence[Panel], path: Path, *, columns: int = 3) -> Path:
 
 def _fill(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> dict[str, Line2D]:
     """Draw one panel; give its lines by their labels."""
-    from matplotlib.ticker import LogLocator
-
     lines = {}
     for curve in panel.curves:
         mark, colour = "." if len(curve.x) <= _FEW else None, colours[curve.label]
@@ -72,6 +70,8 @@ def _fill(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> dict[str, Lin
         axis.set_xticks(points, [f"{x:,.6g}" for x in points], minor=False)
         axis.set_xticks([], minor=True)
     if panel.scale == "log x":
+        from matplotlib.ticker import LogLocator
+
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
         axis.xaxis.set_major_formatter("{x:,.6g}")
         axis.xaxis.set_minor_formatter("")
