@@ -1,6 +1,8 @@
 """Equal work: how far does each method come with the same seconds of one core, and with how many passes and bytes?
 
     PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/equal_work.py --out docs/equal-work.json
+    PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/equal_work.py --data cifar10 --model cnn --participation 10 \
+        --seconds 100 --points 4 --rates fixed --degrees 2,10 --out docs/equal-work-cifar10.json
     python examples/equal_work.py --data digits --clients 20 --participation 5 --seconds 2 --out runs/equal-work.json
 
 Every method gets `--seconds` of processor time to train, and twice as many before that to choose its main rate and how
@@ -8,8 +10,9 @@ long its clients work in a round, on a fifth of the training data held out. The 
 all candidates share the first, the best third the second, and the best of these the last, each from the start. PFLEGO's
 search is over rates alone, or with mini-batches over one or five passes. Rivals take mini-batches of 32, one or five
 epochs per round; FedAvg is also tried as the paper has it, with 50 steps on all samples. Methods are judged by everyone
-on test data, adapted as a participant does before it is judged, after about every eighth of the training; evaluations
-cost nobody anything.
+on test data, adapted as a participant does before it is judged, after about every eighth of the training (`--points`);
+evaluations cost nobody anything. Among the rates is "auto", unless `--rates fixed`: measuring a rate of their own takes
+clients with a deep network as long as a dozen epochs.
 
 Keeps the curves as JSON, draws them beside it and prints the tables of docs/results.md. What the file holds already is
 not trained again.
@@ -39,7 +42,6 @@ from pflego.runs.history import HistoryRow
 from pflego.training.callbacks import Callback
 from results_file import ResultsFile
 
-POINTS = 8  # of a curve, or a few less
 SEARCH = 2  # times the seconds of the training
 STAGES, KEPT, FINALISTS = 3, 1 / 3, 2  # of a search: a third goes on to the next stage, and at least two
 JUDGES = 4  # in a search every fourth client is asked how good a trial was
@@ -77,6 +79,8 @@ class Result:
     """How far one method came in one federation."""
 
     data: str
+    model: str
+    participation: int  # clients per round
     degree: int  # classes per client
     method: str
     seconds: float  # of processor time to train
@@ -105,6 +109,8 @@ class Study:
     participation: int
     seconds: float
     seed: int
+    points: int = 8  # of a curve, or a few less
+    measured: bool = True  # whether clients may measure a rate of their own
 
     def train(
         self,
@@ -149,6 +155,7 @@ class Study:
             for way in ways
             if (name := main_rate(way))
             for rate in candidates(getattr(way, name))
+            if self.measured or rate != "auto"
         ]
         validation = replace(self, federation=hold_out(self.federation, seed=self.seed))
         tried: list[tuple[dict[str, Any], int, float | None]] = []
@@ -170,10 +177,10 @@ class Study:
         return limit.run
 
     def follow(self, algorithm: Algorithm, pace: float) -> list[dict[str, float]]:
-        """Train for the time there is, and give how far it had come after about every eighth of it."""
+        """Train for the time there is, and give how far it had come on the way."""
         rounds = max(LEAST, round(self.seconds / pace))
         points, passes, sent = [], 0.0, 0.0
-        for row in self.train(algorithm, rounds, evaluate_every=ceil(rounds / POINTS)).history:
+        for row in self.train(algorithm, rounds, evaluate_every=ceil(rounds / self.points)).history:
             passes += (row["forward_passes"] or 0) + (row["backward_passes"] or 0)
             sent += (row["bytes_up"] or 0) + (row["bytes_down"] or 0)
             if row.get("everyone_adapted_accuracy") is not None:
@@ -312,24 +319,42 @@ def main() -> None:
     )
     parser.add_argument("--methods", default=";".join(CONTENDERS), help="separated by semicolons")
     parser.add_argument("--model", default="mlp")
+    parser.add_argument("--points", type=int, default=8, help="of a curve, or a few less")
+    parser.add_argument("--rates", choices=("fixed", "any"), default="any", help='fixed: without "auto"')
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/equal-work.json"))
     given = parser.parse_args()
-    found: ResultsFile[dict[str, Any]] = ResultsFile(given.out, "data", "degree", "method", "seconds", "seed")
+    found: ResultsFile[dict[str, Any]] = ResultsFile(
+        given.out, "data", "model", "participation", "degree", "method", "seconds", "seed"
+    )
     for data in given.data.split(","):
         for degree in map(int, given.degrees.split(",")):
             federation = pflego.load(data, clients=given.clients, classes_per_client=degree, seed=given.seed)
             model = pflego.models.build(given.model, tuple(federation[0].x_train.shape[1:]), seed=given.seed)
-            study = Study(federation, model, given.participation, given.seconds, given.seed)
+            measured = given.rates == "any"
+            study = Study(
+                federation, model, given.participation, given.seconds, given.seed, given.points, measured
+            )
             for method in given.methods.split(";"):
-                if (data, degree, method, given.seconds, given.seed) in found:
+                run = (data, given.model, given.participation, degree, method, given.seconds, given.seed)
+                if run in found:
                     continue
                 best, tried = study.search(CONTENDERS[method])
                 pace = study.seconds_a_round(best)
                 chosen = words(best)
                 points = study.follow(best, pace)
                 result = Result(
-                    data, degree, method, given.seconds, given.seed, chosen, tried, round(pace, 4), points
+                    data,
+                    given.model,
+                    given.participation,
+                    degree,
+                    method,
+                    given.seconds,
+                    given.seed,
+                    chosen,
+                    tried,
+                    round(pace, 4),
+                    points,
                 )
                 found.add(asdict(result))
                 print(data, degree, method, chosen, points[-1], flush=True)

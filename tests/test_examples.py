@@ -122,11 +122,13 @@ def test_bytes_and_accuracy_are_noted_drawn_and_not_trained_twice(tmp_path: Path
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(("more", "rates", "points"), [("", 7, 8), (" --rates fixed --points 4", 6, 4)])
 def test_methods_that_did_the_same_work_are_kept_drawn_and_not_trained_twice(
-    tmp_path: Path, example: Example
+    tmp_path: Path, example: Example, more: str, rates: int, points: int
 ) -> None:
     out = tmp_path / "equal-work.json"
     words = "--data digits --degrees 3 --clients 4 --participation 2 --seconds 0.05 --methods PFLEGO;FedAvg"
+    words += more
     play = partial(example, "equal_work", *words.split(), "--out", out)
     first, kept = play(), json.loads(out.read_text())
     ours, rival = kept
@@ -135,16 +137,52 @@ def test_methods_that_did_the_same_work_are_kept_drawn_and_not_trained_twice(
     for result in kept:
         last_two = [(settings, figure) for settings, _, figure in result["tried"][-2:]]
         assert max(last_two, key=lambda one: one[1] or 0)[0] == result["chosen"]
-        number = 7 if result is ours else 14  # rates, and for a rival one or five epochs
+        number = 7 if result is ours else 2 * rates  # a rival has one or five epochs
         assert len(result["tried"]) == number + ceil(number / 3) + 2
         last = result["points"][-1]
-        assert len(result["points"]) == ceil(last["round"] / ceil(last["round"] / 8))
+        assert len(result["points"]) == ceil(last["round"] / ceil(last["round"] / points))
         assert last["seconds"] == pytest.approx(last["round"] * result["seconds_a_round"], abs=0.01)
     assert ours["points"][-1]["passes"] == 2 * ours["points"][-1]["round"]  # one each way
     highest = max(result["points"][-1]["adapted"] for result in kept)
     assert f"**{highest:.2f}**" in first
     assert is_picture(out.with_suffix(".png"))
     assert play() == first[first.index("| |") :]
+    assert json.loads(out.read_text()) == kept
+
+
+def test_clients_of_the_board_are_those_that_its_documentation_prints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    sizes = [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]  # MNIST's classes, 70,000 images
+    y = np.random.default_rng(0).permutation(np.repeat(np.arange(10), sizes))
+    arrays = import_module("pfllib_board").board(np.arange(70_000), y)
+    counts = np.zeros((20, 10), int)
+    for part in ("train", "test"):
+        np.add.at(counts, (arrays[f"client_{part}"], arrays[f"y_{part}"]), 1)
+    assert counts[0].tolist() == [140, 890, 0, 0, 1, 319, 0, 29, 1067, 184]
+    assert counts[9].tolist() == [633, 1997, 89, 0, 519, 0, 768, 0, 0, 0]
+    assert counts[19].tolist() == [310, 1, 1, 1, 5789, 0, 0, 0, 0, 1]
+    sizes = [1972, 374, 1222, 1905, 1437, 4641, 942, 951, 2700, 3004]  # to train on, of the first ten
+    assert np.bincount(arrays["client_train"])[:10].tolist() == sizes
+    assert sorted([*arrays["x_train"], *arrays["x_test"]]) == list(range(70_000))  # each once
+
+
+def test_boards_of_others_are_kept_and_not_trained_twice(tmp_path: Path, example: Example) -> None:
+    out = tmp_path / "found.json"
+    words = "pfllib-fashion-2 --data digits --model mlp --clients 5 --rounds 4 --every 2"
+    play = partial(
+        example, "protocols", *words.split(), "--methods", "pflego,fedavg", "--folder", tmp_path, "--out", out
+    )
+    first, kept = play(), json.loads(out.read_text())
+    assert [(row["method"], row["passes_a_round"]) for row in kept] == [
+        ("pflego", [1, 1]),
+        ("fedavg", [1, 1]),
+    ]
+    assert [[after for after, _ in row["everyone_adapted"]] for row in kept] == [[2, 4], [2, 4]]
+    (_, plain), (_, adapted) = kept[1]["everyone"][-1], kept[1]["everyone_adapted"][-1]
+    assert f"{plain:.2f} / {adapted:.2f} | 80.41 |" in first  # beside the figure of the board
+    assert play() == first[first.index("| round") :]
     assert json.loads(out.read_text()) == kept
 
 

@@ -118,21 +118,27 @@ def test_without_classes_each_sample_is_dealt_once_and_evenly(samples: int, clie
 
 
 @given(
-    st.integers(1, 8), st.integers(1, 200), st.integers(1, 30), st.floats(1e-3, 1e3), st.integers(0, 2**32)
+    st.integers(1, 8),
+    st.integers(1, 200),
+    st.integers(1, 30),
+    st.floats(1e-3, 1e3),
+    st.integers(0, 2**32),
+    st.booleans(),
 )
 def test_dirichlet_deals_each_sample_once_and_leaves_nobody_empty(
-    classes: int, samples: int, clients: int, alpha: float, seed: int
+    classes: int, samples: int, clients: int, alpha: float, seed: int, capped: bool
 ) -> None:
-    dealt = dirichlet(labels_of(classes, samples, seed), clients, alpha, seed=seed)
+    dealt = dirichlet(labels_of(classes, samples, seed), clients, alpha, seed=seed, capped=capped)
     assert len(dealt) == clients
     assert sorted(np.concatenate(dealt).tolist()) == list(range(samples))
     assert min(map(len, dealt)) >= (1 if samples >= clients else 0)
     assert all(mine.tolist() == sorted(mine) for mine in dealt)
 
 
+@pytest.mark.parametrize("capped", [False, True])
 @pytest.mark.parametrize("alpha", [1e-300, 1e-9, 1e9, 1e300])
-def test_dirichlet_takes_any_alpha(alpha: float) -> None:
-    dealt = dirichlet(labels_of(4, 500, 0), 10, alpha, seed=1)
+def test_dirichlet_takes_any_alpha(alpha: float, capped: bool) -> None:
+    dealt = dirichlet(labels_of(4, 500, 0), 10, alpha, seed=1, capped=capped)
     assert sum(map(len, dealt)) == 500
     assert min(map(len, dealt)) >= 1
     if alpha > 1:  # every class is divided evenly
@@ -146,6 +152,26 @@ def test_dirichlet_divides_as_unequally_as_theory_says() -> None:
     mean = 1 / clients
     variance = mean * (1 - mean) / (clients * alpha + 1)
     assert counts.var() == pytest.approx(variance, rel=0.15)
+
+
+def test_capped_who_has_an_even_share_gets_nothing_of_the_classes_that_follow() -> None:
+    classes, clients, each = 10, 20, 1_000
+    labels = np.repeat(np.arange(classes), each)
+    plain, capped = (
+        np.stack([np.bincount(labels[own], minlength=classes) for own in dealt])  # (clients, classes)
+        for dealt in (dirichlet(labels, clients, 0.1, seed=0, capped=way) for way in (False, True))
+    )
+    before = np.cumsum(capped, axis=1) - capped  # of the earlier classes
+    full = before > classes * each / clients + 1  # shares are kept to a sample
+    assert full.any()
+    assert (capped[full] == 0).all()
+    # the others divide what is left in the shares that they drew
+    for c in range(classes):
+        below = before[:, c] < classes * each / clients - 1
+        drawn = plain[below, c] / plain[below, c].sum()
+        assert capped[below, c] == pytest.approx(each * drawn, abs=1 + 0.02 * each)
+    # so clients are less mixed: the classes that a client has most of are more of all samples
+    assert capped.max(axis=1).sum() > 1.1 * plain.max(axis=1).sum()
 
 
 def test_dirichlet_is_a_function_of_the_seed() -> None:

@@ -54,7 +54,8 @@ class LocalSteps(Algorithm):
         Samples per step, drawn anew in every epoch; all of a client's if not given.
     client_lr
         beta, the rate of the local steps. "auto": 1/L for every client and round, from the smoothness of head and
-        backbone where its steps begin, for five passes each way and a forward one more.
+        backbone where its steps begin, for five passes each way and a forward one more; differentiated twice, these
+        take convolutions as long as a dozen epochs.
     lr_decay
         beta is multiplied by it after every round. Steps outside of rounds, to fine-tune or to adapt, have the first
         rate.

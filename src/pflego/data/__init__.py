@@ -79,7 +79,8 @@ def load(
         Classes each client holds: a number, high (2, if not given), medium (half of them) or none (all). Fewer make
         clients more different; for the partitions classes, consecutive and shards.
     partition
-        Who gets what: by classes (if not given), consecutive, shards, dirichlet, quantity, iid or by a column.
+        Who gets what: by classes (if not given), consecutive, shards, dirichlet, dirichlet-capped, quantity, iid or by
+        a column.
         "classes": every client draws its classes, every class is held by somebody, and its samples are dealt out one
         at a time to the clients holding it, for training and testing alike.
         "consecutive": the same, but nothing is drawn; the first clients hold the first classes, the next clients the
@@ -87,11 +88,13 @@ def load(
         "shards": samples are sorted by class and cut in equal shards, of which each client gets classes_per_client.
         "dirichlet": every class is divided in shares drawn from a Dirichlet distribution; a client that is left
         with nothing is given one sample of the client that has most.
+        "dirichlet-capped": the same, class by class, but who has an even share of all samples already gets nothing of
+        the classes that follow.
         "quantity": all samples are dealt out whatever their class, in shares drawn from a Dirichlet distribution.
         "iid": all samples are dealt out one at a time, as those of a regression are if nothing is given.
         "column": a column says whose a sample is, as the alphabet does in Omniglot.
     alpha
-        Of the partitions dirichlet and quantity, 0.5 if not given: the smaller, the more clients differ.
+        Of dirichlet, dirichlet-capped and quantity, 0.5 if not given: the smaller, the more clients differ.
     column
         Column that names the clients; in a .npz file, the arrays <column>_train and <column>_test. Of watch, person (if
         not given) or side, which makes two clients of a person.

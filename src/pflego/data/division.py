@@ -31,7 +31,7 @@ DEFAULT_CLIENTS = 20
 DEFAULT_CLASSES_PER_CLIENT = 2
 DEFAULT_ALPHA = 0.5
 PartitionName: TypeAlias = Literal[
-    "classes", "consecutive", "shards", "dirichlet", "quantity", "iid", "column"
+    "classes", "consecutive", "shards", "dirichlet", "dirichlet-capped", "quantity", "iid", "column"
 ]
 
 
@@ -84,8 +84,9 @@ def divide(found: DataSet, wanted: Partition, *, seed: int) -> Division:
             division = Division(range(clients), train, test, {"clients": clients, "alpha": float(alpha)})
         case "shards":
             division = _by_shards(found, clients, wanted.classes_per_client, seed)
-        case "dirichlet":
-            division = _by_dirichlet(found, clients, wanted.alpha or DEFAULT_ALPHA, seed)
+        case "dirichlet" | "dirichlet-capped":
+            alpha = wanted.alpha or DEFAULT_ALPHA
+            division = _by_dirichlet(found, clients, alpha, seed, capped=kind == "dirichlet-capped")
         case _:
             division = _by_classes(
                 found, clients, wanted.classes_per_client, seed, in_order=kind == "consecutive"
@@ -138,10 +139,10 @@ def _counts(labels: Indices, dealt: Sequence[Indices], classes: int) -> npt.NDAr
     return np.stack([np.bincount(labels[own], minlength=classes) for own in dealt], axis=1).astype(np.float64)
 
 
-def _by_dirichlet(found: DataSet, clients: int, alpha: float, seed: int) -> Division:
+def _by_dirichlet(found: DataSet, clients: int, alpha: float, seed: int, *, capped: bool) -> Division:
     """Divide the test samples of a class as its training samples: nobody is tested on what it never saw."""
     train, test, classes = _places(found)
-    dealt = dirichlet(train, clients, alpha, seed=seed)
+    dealt = dirichlet(train, clients, alpha, seed=seed, capped=capped)
     tested = in_shares(test, _counts(train, dealt, classes), seed=seed, purpose="test")
     return Division(range(clients), dealt, tested, {"clients": clients, "alpha": float(alpha)})
 
@@ -182,13 +183,13 @@ def _refuse_what_does_not_apply(found: DataSet, wanted: Partition, kind: str) ->
     if _is_regression(found):
         if wanted.classes_per_client is not None:
             raise DataError(f"{found.name} is a regression, it has no classes: leave classes_per_client out")
-        if kind in ("classes", "consecutive", "shards", "dirichlet"):
+        if kind not in ("quantity", "iid", "column"):
             raise DataError(
                 f"{found.name} is a regression, it has no classes for partition={kind!r}: take 'iid'"
             )
     for name, owners in [
         ("classes_per_client", ["classes", "consecutive", "shards"]),
-        ("alpha", ["dirichlet", "quantity"]),
+        ("alpha", ["dirichlet", "dirichlet-capped", "quantity"]),
         ("column", ["column"]),
     ]:
         if getattr(wanted, name) is not None and kind not in owners:

@@ -81,10 +81,13 @@ def iid(samples: int, clients: int, *, seed: int, purpose: str) -> list[Indices]
     return [np.sort(order[client::clients]) for client in range(clients)]
 
 
-def dirichlet(labels: Labels, clients: int, alpha: float, *, seed: int) -> list[Indices]:
+def dirichlet(
+    labels: Labels, clients: int, alpha: float, *, seed: int, capped: bool = False
+) -> list[Indices]:
     """Divide every class in shares drawn from a Dirichlet distribution: the smaller alpha, the more unequal.
 
-    A client that is left with nothing is given a sample, drawn from those of the client that has most.
+    Capped, who has an even share of all samples gets nothing of the classes that follow. A client that is left with
+    nothing is given a sample, drawn from those of the client that has most.
     """
     classes = 1 + int(labels.max())
     shares = np.stack(
@@ -95,6 +98,8 @@ def dirichlet(labels: Labels, clients: int, alpha: float, *, seed: int) -> list[
     )
     if not np.isfinite(shares).all():
         raise DataError(f"alpha = {alpha:g} is beyond what can be drawn: take one from 1e-3 to 1e3")
+    if capped:
+        shares = _capped(shares, np.bincount(labels))
     dealt = in_shares(labels, shares, seed=seed, purpose="train")
     generator = numpy_generator(seed, "left with nothing")
     for client in range(clients):
@@ -106,6 +111,19 @@ def dirichlet(labels: Labels, clients: int, alpha: float, *, seed: int) -> list[
             dealt[client] = dealt[giver][given : given + 1]
             dealt[giver] = np.delete(dealt[giver], given)
     return dealt
+
+
+def _capped(shares: npt.NDArray[np.float64], sizes: Indices) -> npt.NDArray[np.float64]:
+    """Take shares (classes, clients) from clients that have an even share of all samples when a class's turn comes."""
+    even, held = sizes.sum() / shares.shape[1], np.zeros(shares.shape[1])
+    left = []
+    for share, size in zip(shares, sizes, strict=True):
+        below = held < even
+        own = share * below
+        own = own / own.sum() if own.sum() > 0 else below / below.sum()  # who drew all of it has enough
+        held += size * own
+        left.append(own)
+    return np.stack(left)
 
 
 def shards(labels: Labels, clients: int, each: int, *, seed: int) -> list[Indices]:
