@@ -66,6 +66,7 @@ CONTENDERS: dict[str, list[Algorithm]] = {
     "FedAvg": in_batches(pflego.FedAvg, 1, 5),
     "FedAvg, 50 full steps": [pflego.FedAvg(steps=50)],
     "FedAdam": in_batches(pflego.FedOpt, 1, 5, client_lr=0.1),  # "auto" would double its work
+    "FedAdam, clients at 0.03": in_batches(pflego.FedOpt, 1, 5, client_lr=0.03),
     "FedBabu": in_batches(pflego.FedBabu, 1, 5),
     "FedPer": in_batches(pflego.FedPer, 1, 5),
     "FedRep": in_batches(pflego.FedRep, 2, 6),  # the last epoch is the backbone's
