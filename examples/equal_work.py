@@ -289,7 +289,8 @@ def picture(results: list[Result], path: Path) -> None:
     panels = []
     for (data, degree), own in cells(results).items():
         lowest = min(point["adapted"] for result in own for point in result.points)
-        floor = max(lowest - 0.2, max(result.best for result in own) - 12)
+        last = min(result.points[-1]["adapted"] for result in own)  # nobody ends outside of the picture
+        floor = max(lowest - 0.2, min(last - 1, max(result.best for result in own) - 12))
         for unit, word, scale in units:
             curves = [
                 Curve(
