@@ -345,19 +345,7 @@ def main() -> None:
                 pace = study.seconds_a_round(best)
                 chosen = words(best)
                 points = study.follow(best, pace)
-                result = Result(
-                    data,
-                    given.model,
-                    given.participation,
-                    degree,
-                    method,
-                    given.seconds,
-                    given.seed,
-                    chosen,
-                    tried,
-                    round(pace, 4),
-                    points,
-                )
+                result = Result(*run, chosen, tried, round(pace, 4), points)
                 found.add(asdict(result))
                 print(data, degree, method, chosen, points[-1], flush=True)
     results = [Result(**row) for row in found]
