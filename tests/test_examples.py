@@ -8,6 +8,7 @@ import runpy
 import sys
 from functools import partial
 from importlib import import_module
+from itertools import product
 from math import ceil
 from pathlib import Path
 from statistics import fmean
@@ -16,6 +17,7 @@ from typing import Protocol
 import numpy as np
 import pytest
 
+import pflego
 from tests.support.official import omniglot_drawings, write_packed
 
 FOLDER = Path(__file__).parents[1] / "examples"
@@ -347,6 +349,32 @@ def test_alphabets_are_learned_by_some_methods_kept_drawn_and_not_trained_twice(
         assert 3 <= len(tried) <= 5
     assert kept[0]["averaged"] is not None
     assert all(0 < row["at_home"] <= 100 for row in kept)
+    assert is_picture(out.with_suffix(".png"))
+    assert play() == first[first.index("| |") :]
+    assert json.loads(out.read_text()) == kept
+
+
+@pytest.mark.thorough
+def test_losses_of_all_pairs_of_rates_are_kept_in_tens_of_rounds_drawn_and_not_trained_twice(
+    tmp_path: Path, example: Example, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_packed(tmp_path / "omniglot.npz", omniglot_drawings(20))
+    monkeypatch.setenv("PFLEGO_DATA", str(tmp_path))
+    out = tmp_path / "rates.json"
+    play = partial(
+        example, "omniglot_rates", *["--every", "1", "--rounds", "11", "--participation", "1", "--out"], out
+    )
+    first, kept = play(), json.loads(out.read_text())
+    servers, clients = (0.001, 0.002, 0.003), (0.001, 0.01, 0.1, "auto")
+    assert [(row["client_lr"], row["server_lr"]) for row in kept] == list(product(clients, servers))
+    federation = pflego.load("omniglot", rotations=1, seed=1)
+    model = pflego.models.build("omniglot-conv4", tuple(federation[0].x_train.shape[1:]), seed=1)
+    slow = pflego.PFLEGO(client_lr=0.01, server_lr=0.002)
+    history = pflego.train(
+        federation, model, slow, rounds=11, participation=1, seed=1, progress=False
+    ).history
+    losses = [row["loss"] or 0.0 for row in history]
+    assert kept[4]["losses"] == pytest.approx([np.mean(losses[:10]), losses[10]], abs=1e-4)
     assert is_picture(out.with_suffix(".png"))
     assert play() == first[first.index("| |") :]
     assert json.loads(out.read_text()) == kept
