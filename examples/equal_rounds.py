@@ -28,7 +28,10 @@ from results_file import ResultsFile
 BATCHES = "epochs=1+batch_size=32"
 METHODS = {
     "PFLEGO": "pflego+server_lr=0.003",
+    "PFLEGO, clients at 1/L": "pflego+server_lr=0.003+client_lr=auto",
+    "PFLEGO, solved": "pflego+head_optimizer=solve+server_lr=0.003",
     "PFLEGO, common head": "pflego+common_head=true+server_lr=0.002",
+    "PFLEGO, common head, solved": "pflego+common_head=true+head_optimizer=solve+server_lr=0.002",
     "PFLEGO, common head, rate searched for": "pflego+common_head=true",
     "PFLEGO, common head, mini-batches": "pflego+common_head=true+batch_size=32+server_lr=0.01",
     "PFLEGO, common head, mini-batches, rate searched for": "pflego+common_head=true+batch_size=32",

@@ -58,6 +58,7 @@ def in_batches(kind: Any, *epochs: int, **settings: Any) -> list[Algorithm]:
 
 CONTENDERS: dict[str, list[Algorithm]] = {
     "PFLEGO": [pflego.PFLEGO()],
+    "PFLEGO, clients at 1/L": [pflego.PFLEGO(client_lr="auto")],
     "PFLEGO, common head": [pflego.PFLEGO(common_head=True)],
     "PFLEGO, common head, mini-batches": [
         pflego.PFLEGO(common_head=True, batch_size=32, passes=number) for number in (1, 5)

@@ -47,11 +47,13 @@ BATCHES: dict[str, Any] = {"epochs": 1, "batch_size": 32, "client_lr": 0.1}
 AT_HOME = pflego.Local(**(BATCHES | {"epochs": 20}))  # at the rate that learning alone chooses
 METHODS: dict[str, Algorithm] = {
     "PFLEGO": pflego.PFLEGO(),
+    "PFLEGO, clients at 1/L": pflego.PFLEGO(client_lr="auto"),
     "PFLEGO, clients at 0.01": pflego.PFLEGO(client_lr=0.01),
     "PFLEGO, common head": pflego.PFLEGO(common_head=True),
     "PFLEGO, common head, mini-batches": pflego.PFLEGO(common_head=True, batch_size=32),
     "PFLEGO, solved": pflego.PFLEGO(head_optimizer="solve"),
     "FedRecon": pflego.FedRecon(),
+    "FedRecon, clients at 1/L": pflego.FedRecon(client_lr="auto"),
     "FedRecon, clients at 0.01": pflego.FedRecon(client_lr=0.01),
     "FedPer": pflego.FedPer(**BATCHES),
     "FedAvg": pflego.FedAvg(**BATCHES),

@@ -3,9 +3,10 @@
     PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/omniglot_rates.py --out docs/omniglot-rates.json
 
 The alphabets of `omniglot.py`: every fifth, its drawings as they are, two of them per round. PFLEGO with own heads,
-50 steps per round, the paper's three server rates under Adam, and client rates a factor of ten apart, beside the rate
-that each client measures for itself. The loss is the participants' after their last step, the mean over ten rounds at a
-time, since two alphabets of ten differ from round to round. Everyone's accuracy, adapted, after the last round.
+50 steps per round, the paper's three server rates under Adam, and client rates a factor of ten apart, beside the rates
+that each client measures for itself: 1/L_i ("auto"), and with the mean of the features taken out ("centred"). The loss
+is the participants' after their last step, the mean over ten rounds at a time, since two alphabets of ten differ from
+round to round. Everyone's accuracy, adapted, after the last round.
 
 Keeps the curves as JSON, draws them beside it and prints the table. What the file holds already is not trained again.
 """
@@ -25,7 +26,7 @@ from pflego.report.plots import Curve, Panel, draw
 from results_file import ResultsFile
 
 SERVER_RATES = (0.001, 0.002, 0.003)
-CLIENT_RATES: tuple[float | str, ...] = (0.001, 0.01, 0.1, "auto")
+CLIENT_RATES: tuple[float | str, ...] = (0.001, 0.01, 0.1, "auto", "centred")
 WINDOW = 10  # rounds that make a point of a curve
 
 

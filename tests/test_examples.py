@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 import pytest
+import torch
 
 import pflego
 from tests.support.official import omniglot_drawings, write_packed
@@ -365,7 +366,7 @@ def test_losses_of_all_pairs_of_rates_are_kept_in_tens_of_rounds_drawn_and_not_t
         example, "omniglot_rates", *["--every", "1", "--rounds", "11", "--participation", "1", "--out"], out
     )
     first, kept = play(), json.loads(out.read_text())
-    servers, clients = (0.001, 0.002, 0.003), (0.001, 0.01, 0.1, "auto")
+    servers, clients = (0.001, 0.002, 0.003), (0.001, 0.01, 0.1, "auto", "centred")
     assert [(row["client_lr"], row["server_lr"]) for row in kept] == list(product(clients, servers))
     federation = pflego.load("omniglot", rotations=1, seed=1)
     model = pflego.models.build("omniglot-conv4", tuple(federation[0].x_train.shape[1:]), seed=1)
@@ -376,5 +377,40 @@ def test_losses_of_all_pairs_of_rates_are_kept_in_tens_of_rounds_drawn_and_not_t
     losses = [row["loss"] or 0.0 for row in history]
     assert kept[4]["losses"] == pytest.approx([np.mean(losses[:10]), losses[10]], abs=1e-4)
     assert is_picture(out.with_suffix(".png"))
+    assert play() == first[first.index("| |") :]
+    assert json.loads(out.read_text()) == kept
+
+
+@pytest.mark.thorough
+def test_both_measured_rates_are_kept_with_what_sets_them_apart_and_not_trained_twice(
+    tmp_path: Path, example: Example
+) -> None:
+    out = tmp_path / "head-rates.json"
+    play = partial(example, "head_rates", "--cells", "digits-5", "--seeds", "3", "--out", out)
+    first, kept = play(), json.loads(out.read_text())
+    assert [(row["heads"], row["client_lr"]) for row in kept] == [
+        *product(("own", "common"), ("auto", "centred"))
+    ]
+    federation = pflego.load("digits", clients=20, classes_per_client=5, seed=3)
+    model = pflego.models.build("mlp", (64,), seed=3)
+    excess = []
+    for place in range(len(federation)):
+        with torch.no_grad():
+            features = model.backbone(federation[place].x_train).double().numpy()
+        mean = np.append(features.mean(axis=0), 1)
+        spread = np.linalg.eigvalsh(np.cov(features.T, bias=True))[-1]
+        excess.append(1 + mean @ mean / spread)
+    assert kept[0]["excess"][0] == pytest.approx(np.median(excess), rel=0.05)
+    auto = pflego.train(
+        federation,
+        model,
+        pflego.PFLEGO(client_lr="auto"),
+        rounds=20,
+        participation=5,
+        seed=3,
+        evaluate_every=0,
+        progress=False,
+    )
+    assert kept[0]["everyone"] == pytest.approx(100 * (auto.history[-1]["everyone_accuracy"] or 0), abs=0.01)
     assert play() == first[first.index("| |") :]
     assert json.loads(out.read_text()) == kept

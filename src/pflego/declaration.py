@@ -107,6 +107,7 @@ Positive: TypeAlias = Annotated[float, Limits(above=0)]
 NotNegative: TypeAlias = Annotated[float, Limits(least=0)]
 LearningRate: TypeAlias = Annotated[float, Limits(above=0), Tuned]
 AutoRate: TypeAlias = Annotated[float | Literal["auto"], Limits(above=0), Tuned]
+HeadRate: TypeAlias = Annotated[float | Literal["centred", "auto"], Limits(above=0), Tuned]
 Strength: TypeAlias = Annotated[float, Limits(least=0), Tuned]
 Probability: TypeAlias = Annotated[float, Limits(least=0, below=1)]
 

@@ -109,8 +109,16 @@ def test_centred_is_the_papers_start_to_a_softmax_and_nothing_where_there_is_one
 
 def test_a_common_head_has_defaults_of_its_own() -> None:
     plain, common = pflego.PFLEGO(), pflego.PFLEGO(common_head=True)
-    assert (plain.server_lr, plain.head_decay, plain.head_init) == (0.003, 0.0, "zeros")
-    assert (common.server_lr, common.head_decay, common.head_init) == (0.002, 0.1, "centred")
+    assert (plain.client_lr, plain.server_lr, plain.head_decay, plain.head_init) == (
+        "centred",
+        0.003,
+        0.0,
+        "zeros",
+    )
+    assert (common.client_lr, common.server_lr, common.head_decay, common.head_init) == (
+        *("auto", 0.002),
+        *(0.1, "centred"),
+    )
     assert pflego.PFLEGO(common_head=True, head_init="zeros").head_init == "zeros"
     assert pflego.PFLEGO(common_head=True, server_lr=0.01, head_decay=0.0).settings()["server_lr"] == 0.01
     assert common.settings()["head_decay"] == 0.1

@@ -93,7 +93,7 @@ def test_a_head_alone_is_fitted_at_one_over_its_own_constant() -> None:
     twin = world()
     site = twin.sites[1]
     problem = Problems(twin.federation, twin.model)[1]
-    algorithm = pflego.FedRecon(steps=4)
+    algorithm = pflego.FedRecon(steps=4, client_lr="auto")
     shared = twin.model.weights()
     state = algorithm.adapt(shared, algorithm.init_state(problem, 0), problem)
     start = {"V": twin.net.V, "v": twin.net.v, "W": np.zeros((site.t.shape[1], 5))}

@@ -136,12 +136,18 @@ def test_a_later_round_takes_the_largest_constant_heard_so_far() -> None:
 
 
 class FederationLoss(pflego.Callback):
-    """Notes the whole federation's loss after the server's step, decay included."""
+    """Notes the whole federation's loss at the start and after the server's steps, decay included."""
 
     def __init__(self, twin: World, decay: float = 0.0) -> None:
         self.twin, self.decay, self.values = twin, decay, list[float]()
 
+    def on_start(self, run: Run) -> None:
+        self.values.append(self.loss(run))
+
     def on_round(self, run: Run, row: HistoryRow) -> None:
+        self.values.append(self.loss(run))
+
+    def loss(self, run: Run) -> float:
         net = self.twin.net
         net.V, net.v = run.shared["0.weight"].numpy(), run.shared["0.bias"].numpy()
         total = 0.0
@@ -151,16 +157,21 @@ class FederationLoss(pflego.Callback):
                 run.shared["head"].numpy()[self.twin.rows(i)] if "head" in run.shared else np.zeros_like(own)
             )
             total += a * (loss(net, W_0 + own, site) + self.decay / 2 * float((own**2).sum()))
-        self.values.append(total)
+        return total
 
 
 @pytest.mark.parametrize("head_step", often(["exact", "paper"]))
 @pytest.mark.parametrize("regression", often([False, True]), ids=["classification", "regression"])
 @pytest.mark.parametrize("common", [False, True], ids=["own heads", "common head"])
-def test_the_federations_loss_falls_with_every_step(head_step: str, regression: bool, common: bool) -> None:
+@pytest.mark.parametrize("client_lr", ["auto", "centred"])
+def test_the_federations_loss_falls_with_every_step(
+    head_step: str, regression: bool, common: bool, client_lr: str
+) -> None:
     twin = world(regression=regression)
     watch = FederationLoss(twin, decay=0.1)
-    algorithm = automatic(steps=5, head_step=head_step, common_head=common, head_decay=0.1)
+    algorithm = automatic(
+        steps=5, client_lr=client_lr, head_step=head_step, common_head=common, head_decay=0.1
+    )
     pflego.train(twin.federation, twin.model, algorithm, rounds=15, callbacks=[watch])
     assert all(later <= earlier for earlier, later in pairwise(watch.values))
     assert watch.values[-1] < 0.95 * watch.values[0]

@@ -17,7 +17,10 @@ from pflego.comparison.attack import usual_rules
 from pflego.exchange.aggregation import aggregation_of
 from pflego.exchange.liars import liars_of
 
-WORDS = "--clients 8 --rounds 3 --steps 5 --participation 6 --share 0.25 --rules mean,median --lies sign:20,labels"
+WORDS = (
+    "--clients 8 --classes-per-client 10 --rounds 3 --steps 5 --participation 6 --share 0.25 "
+    "--rules mean,median --lies sign:20,labels"
+)
 
 
 def invoke(*words: str) -> Result:

@@ -225,7 +225,7 @@ def test_a_backbone_that_is_differentiable_only_once_trains() -> None:
 
 def test_automatic_rates_are_one_over_l() -> None:
     twin = world()
-    algorithm = pflego.PFLEGO(steps=4, server_lr=10.0)
+    algorithm = pflego.PFLEGO(steps=4, client_lr="auto", server_lr=10.0)
     run = pflego.train(twin.federation, twin.model, algorithm, rounds=1)
     for i, site in enumerate(twin.sites):
         rate = 1 / exact_smoothness(twin.net.phi(site.x), 0.5)  # the last step, 10, is capped at this too

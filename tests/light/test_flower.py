@@ -213,7 +213,7 @@ def test_layers_that_the_kit_has_not_are_refused(name: str, tmp_path: Path, grap
 def test_what_goes_without_saying_may_be_said(tmp_path: Path, graphs: Graphs) -> None:
     nodes = mixed(tmp_path, kit_for(tmp_path, graphs))
     said: dict[str, float | str] = {
-        "method.client_lr": "auto",
+        "method.client_lr": "centred",
         "head-decay": 0,
         "model": "mlp",
         "memory": "1GB",

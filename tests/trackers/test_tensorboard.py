@@ -56,7 +56,7 @@ def test_settings_are_hyperparameters_and_the_end_is_told(tmp_path: Path) -> Non
     ).session_start_info.hparams
     assert begin["algorithm"].string_value == "pflego"
     assert begin["steps"].number_value == 3
-    assert begin["client_lr"].string_value == "auto"
+    assert begin["client_lr"].string_value == "centred"
     assert begin["common_head"].bool_value is False
     assert "deadline" not in begin
     assert log.SummaryMetadata(metadata.SESSION_END_INFO_TAG)

@@ -67,7 +67,10 @@ def test_whole_numbers_stay_whole_where_they_must_be() -> None:
         ({"seed": Range(0, 9)}, "seed must be the same in all trials"),
         ({"steps": Range(0, 5)}, "steps must be a whole number above 0, not 0"),
         ({"steps": Range(0.5, 5)}, "steps must be a whole number above 0, not 0.5"),
-        ({"client_lr": ["auto", "fast"]}, "client_lr must be a number above 0 or auto, not 'fast'"),
+        (
+            {"client_lr": ["auto", "fast"]},
+            "client_lr must be a number above 0 or centred or auto, not 'fast'",
+        ),
         ({"head_init": ["zeros"]}, "nothing to choose from"),
         ({"head_init": "zeros"}, "nothing to choose from"),
     ],

@@ -7,6 +7,10 @@ targets t and residuals R = link(z) - t, both (n, K):
 
 Outputs are kept across, (K, n): short and wide, they go through memory in order. The residuals of a softmax sum to
 zero over a sample's outputs, so K - 1 rows of differences W_k - W_K do the work of K.
+
+With m the mean of the rows of Phi, C their covariance and c = 1/2 for the softmax, 1 for half the squared error, the
+Hessian of the loss in every row of a head is at most c lambda_max(C) I + c m m^T, and at most L = c lambda_max(Phi^T
+Phi / n).
 """
 
 from __future__ import annotations
@@ -96,7 +100,9 @@ class Sight:
         z -= self.wanted[:-1]
         return z
 
-    def softmax_steps(self, head: Floats, count: int, rate: float) -> Floats:
+    def softmax_steps(
+        self, head: Floats, count: int, rate: float, centred: Callable[[Floats], Floats]
+    ) -> Floats:
         """Take gradient steps: on differences to the last row alone, which moves by the sum of what the others do not.
 
         With g_k the gradient of row k, W_k - W_K moves by rate (g_k + sum_j g_j), j over all rows but the last.
@@ -104,7 +110,7 @@ class Sight:
         difference, moved = head[:-1] - head[-1], np.zeros_like(head[:-1])
         each = np.float32(rate / len(self.phi))
         for _ in range(count):
-            move = self._residual(difference) @ self.phi
+            move = centred(self._residual(difference) @ self.phi)
             move *= each
             moved += move
             difference -= move
@@ -119,14 +125,55 @@ class Sight:
         loss = loss_of(z, self.wanted, softmax=self.softmax)
         return Gradient(loss, self._mean(residual), np.ascontiguousarray(slope))
 
+    @property
+    def curvature(self) -> float:
+        """c."""
+        return 0.5 if self.softmax else 1.0
+
     def smoothness(self, start: Floats, iterations: int) -> float:
-        """L = c lambda_max(Phi^T Phi / n), by the power method."""
-        vector, n = start, np.float32(len(self.phi))
+        """L, by the power method."""
+        return self._largest(self.phi, start, iterations)
+
+    def bound(self, start: Floats, iterations: int, least: float) -> Bound:
+        """Bound the Hessian, the mean of the features apart; its spread is at least a share `least` of that."""
+        mean = self.phi.mean(axis=0, dtype=np.float64).astype(np.float32)
+        constant = self._largest(self.phi - mean, start, iterations)
+        return Bound(max(constant, least * self.curvature * float(mean @ mean)), mean, self.curvature)
+
+    def _largest(self, phi: Floats, start: Floats, iterations: int) -> float:
+        vector, n = start, np.float32(len(phi))
         size = np.linalg.norm(vector)
         for _ in range(iterations):
-            vector = (self.phi @ (vector / size)) @ self.phi / n
+            if not size:
+                break
+            vector = (phi @ (vector / size)) @ phi / n
             size = np.linalg.norm(vector)
-        return (0.5 if self.softmax else 1.0) * float(size)
+        return self.curvature * float(size)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """constant I + weight mean mean^T: no Hessian is above it, in any row of a head."""
+
+    constant: float
+    mean: Floats | None = None  # (M + 1,)
+    weight: float = 0.0
+
+    @property
+    def largest(self) -> float:
+        """An upper bound of the largest eigenvalue."""
+        return self.constant + (0.0 if self.mean is None else self.weight * float(self.mean @ self.mean))
+
+    def descent(self, decay: float = 0.0, anchor: Floats | None = None) -> Descent:
+        """Give steps of H^-1, a decay included."""
+        share = self.weight / (self.largest + decay) if self.weight else 0.0
+        rate = best_rate(self.constant + decay)
+        return Descent(rate, decay=decay, anchor=anchor, mean=self.mean, share=share)
+
+
+def best_rate(smoothness: float) -> float:
+    """1/L, or none where the loss is flat."""
+    return 1 / smoothness if smoothness else 0.0
 
 
 def residual_of(z: Floats, wanted: Floats, *, softmax: bool) -> Floats:
@@ -156,6 +203,8 @@ class Descent:
     momentum: float = 0.9
     decay: float = 0.0
     anchor: Floats | None = None  # zero if None
+    mean: Floats | None = None  # of the features and a column of ones
+    share: float = 0.0  # of a slope's part along the mean, over |mean|^2, that is left out
 
     def pull(self, head: Floats) -> Floats:
         """Compute the gradient of decay/2 |W - anchor|^2."""
@@ -168,13 +217,19 @@ class Descent:
         return sight.loss(head) + float(np.square(self.pull(head), dtype=np.float64).sum()) / (2 * self.decay)
 
     def slope(self, sight: Sight, head: Floats) -> Floats:
-        """Compute its gradient."""
-        return sight.slope(head) + self.pull(head) if self.decay else sight.slope(head)
+        """Compute its gradient, the share along the mean left out."""
+        return self.centred(sight.slope(head) + self.pull(head) if self.decay else sight.slope(head))
+
+    def centred(self, slope: Floats) -> Floats:
+        """Leave out a share of a slope's part along the mean, in every row."""
+        if self.mean is None:
+            return slope
+        return slope - np.float32(self.share) * (slope @ self.mean)[:, None] * self.mean
 
     def steps(self, sight: Sight, head: Floats, count: int) -> Floats:
         """Take steps."""
         if self.rule == "gd" and not self.decay and sight.softmax:
-            return sight.softmax_steps(head, count, self.rate)
+            return sight.softmax_steps(head, count, self.rate, self.centred)
         move = self._moves()
         head = head.copy()
         for _ in range(count):

@@ -15,7 +15,7 @@ import onnxruntime
 from pflego_light.arrays import Array, Floats, Weights
 from pflego_light.errors import FolderError, SettingError
 
-_FORMAT = "pflego kit 1"
+_FORMAT = "pflego kit 2"
 _METHODS = ("pflego", "fedavg", "fedprox", "fedper", "fedrep")
 
 

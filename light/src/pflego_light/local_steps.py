@@ -62,13 +62,11 @@ class LocalSteps:
         return self._descend(problem.at(), weights, fine_tune)
 
     def welcome(self, shared: Weights, state: Weights, problem: Problem, steps: int | None) -> Weights:
-        """Fit a first head to the present theta by steps of 1/L_i; a shared one is as it is."""
+        """Fit a first head to the present theta by steps downhill; a shared one is as it is."""
         if self._shares_head:
             return state
         sight = problem.sight(problem.features(shared))
-        smoothness = problem.smoothness(sight)
-        descent = Descent(1 / smoothness if smoothness else 0.0)
-        return {HEAD: fit_head(sight, state[HEAD], descent, steps)}
+        return {HEAD: fit_head(sight, state[HEAD], problem.bound(sight).descent(), steps)}
 
     @property
     def _duration(self) -> int:

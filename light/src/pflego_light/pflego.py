@@ -12,14 +12,14 @@ is kept. docs/kit.md has every step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 import numpy as np
 
 from pflego_light.arrays import HEAD, Floats, Weights
-from pflego_light.head import Descent, Sight
+from pflego_light.head import Bound, Descent, Sight, best_rate
 from pflego_light.problem import Problem
 from pflego_light.round import Round
 from pflego_light.solve import solve_head
@@ -106,13 +106,12 @@ class Pflego:
         return self._kept(shared, fitted.head, problem)
 
     def welcome(self, shared: Weights, state: Weights, problem: Problem, steps: int | None) -> Weights:
-        """Fit a first head to the present theta by steps of 1/L_i, held near W_0 beside a common head."""
+        """Fit a first head to the present theta by steps downhill, held near W_0 beside a common head."""
         if self._solves:
             return {}
         decay, anchor = float(self.settings["head_decay"]), self._anchor(shared, problem)
         sight = problem.sight(problem.features(shared))
-        smoothness = problem.smoothness(sight) + decay
-        descent = Descent(1 / smoothness if smoothness else 0.0, decay=decay, anchor=anchor)
+        descent = problem.bound(sight).descent(decay, anchor)
         head = fit_head(sight, self._whole(shared, state, problem), descent, steps)
         return self._kept(shared, head, problem)
 
@@ -123,20 +122,28 @@ class Pflego:
             return Fitted(
                 solve_head(sight, decay, anchor), Descent(0.0, decay=decay, anchor=anchor), 0.0, 0.0
             )
-        smoothness = problem.smoothness(sight) + decay
-        best = 1 / smoothness if smoothness else 0.0
-        auto = own["client_lr"] == "auto"
-        descent = Descent(
-            best if auto else own["client_lr"], own["head_optimizer"], own["momentum"], decay, anchor
+        rate, measured = own["client_lr"], isinstance(own["client_lr"], str)
+        bound = problem.bound(sight) if rate == "centred" else Bound(problem.smoothness(sight))
+        smoothness = bound.largest + decay
+        descent = bound.descent(decay, anchor)
+        descent = replace(
+            descent,
+            rate=descent.rate if measured else rate,
+            rule=own["head_optimizer"],
+            momentum=own["momentum"],
         )
         head, fallbacks = descent.guarded_steps(sight, self._whole(shared, state, problem), own["steps"] - 1)
-        limit = best if auto and own["head_step"] != "exact" else inf
+        limit = best_rate(smoothness) if measured and own["head_step"] != "exact" else inf
         return Fitted(head, descent, smoothness, limit, fallbacks)
 
     def _bound(self, fitted: Fitted, last: float) -> dict[str, tuple[float, str, float]]:
         """Compare rates with 2/L, below which every step goes downhill."""
         own, rates = self.settings, [last]
-        if own["client_lr"] != "auto" and own["head_optimizer"] in ("gd", "solve") and own["steps"] > 1:
+        if (
+            not isinstance(own["client_lr"], str)
+            and own["head_optimizer"] in ("gd", "solve")
+            and own["steps"] > 1
+        ):
             rates.append(own["client_lr"])
         ratio = max(rates) * fitted.smoothness / 2
         return {"above_bound": (float(ratio >= 1), "sum", 1.0), "rate_over_bound": (ratio, "largest", 1.0)}

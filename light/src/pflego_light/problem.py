@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pflego_light.arrays import HEAD, Array, Floats, Weights
 from pflego_light.data import Data
-from pflego_light.head import Gradient, Sight, loss_of
+from pflego_light.head import Bound, Gradient, Sight, loss_of
 from pflego_light.kit import Kit
 from pflego_light.memory import plan
 from pflego_light.randomness import Generator
@@ -122,6 +122,11 @@ class Problem:
         """L of the loss as a function of the head, by the power method."""
         power = self.kit.spec["smoothness"]
         return sight.smoothness(np.array(power["start"], np.float32), power["iterations"])
+
+    def bound(self, sight: Sight) -> Bound:
+        """Bound the Hessian of the loss in the head, the mean of the features apart."""
+        power = self.kit.spec["smoothness"]
+        return sight.bound(np.array(power["start"], np.float32), power["iterations"], power["least"])
 
     def features(self, weights: Weights) -> Floats:
         """Pass all samples through the backbone, with no way back; (samples, M)."""

@@ -18,11 +18,10 @@ from torch import Tensor
 from pflego.algorithms.base import Algorithm, Family
 from pflego.algorithms.optimizers import OptimizerName, optimizer_step
 from pflego.algorithms.registry import method
-from pflego.declaration import AutoRate, LearningRate, Probability, Whole
+from pflego.declaration import HeadRate, LearningRate, Probability, Whole
 from pflego.exchange.round import Round, Update
-from pflego.learning.heads import Descent, HeadInit
+from pflego.learning.heads import Descent, HeadInit, HessianBound
 from pflego.learning.problem import Problem
-from pflego.learning.theory import best_rate
 from pflego.randomness import torch_generator
 from pflego.weights import Weights
 
@@ -36,7 +35,8 @@ class FedRecon(Algorithm):
     steps
         tau, head steps per round.
     client_lr
-        beta, the rate of the head steps. "auto": 1/L_i for every client and round.
+        beta, the rate of the head steps. "auto": 1/L_i for every client and round; "centred": the same with the mean of
+        the features taken out, as in PFLEGO.
     server_lr
         rho, the rate of the server's step.
     server_optimizer
@@ -51,7 +51,7 @@ class FedRecon(Algorithm):
     """
 
     steps: Whole = 50
-    client_lr: AutoRate = "auto"
+    client_lr: HeadRate = "centred"
     server_lr: LearningRate = 0.003
     server_optimizer: OptimizerName = "adam"
     head_init: HeadInit = "zeros"
@@ -118,7 +118,12 @@ class FedRecon(Algorithm):
         targets = problem.targets
         if support is not None:
             features, targets = features[support], targets[support]
-        rate = self.client_lr
-        if rate == "auto":
-            rate = best_rate(problem.head.smoothness(head, features, targets, problem.task))
-        return problem.head.descend(head, features, targets, problem.task, self.steps, Descent(rate))
+        descent = self._descent(head, features, targets, problem)
+        return problem.head.descend(head, features, targets, problem.task, self.steps, descent)
+
+    def _descent(self, head: Weights, features: Tensor, targets: Tensor, problem: Problem) -> Descent:
+        if not isinstance(self.client_lr, str):
+            return Descent(self.client_lr)
+        if self.client_lr == "auto":
+            return HessianBound(problem.head.smoothness(head, features, targets, problem.task)).descent()
+        return problem.head.hessian_bound(head, features, targets, problem.task).descent()

@@ -76,7 +76,7 @@ def candidates(value: object) -> list[Value]:
     """
     if isinstance(value, int | float) and value > 0:
         return [significant(part * value, 2) for part in _PARTS]
-    return ["auto", *FIXED_RATES] if value == "auto" else []
+    return [value, *FIXED_RATES] if isinstance(value, str) else []
 
 
 def choose_rate(

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from pflego.learning.heads import HEAD, Descent, HeadGradient
+from pflego.learning.heads import HEAD, Descent, HeadGradient, HessianBound
+from pflego.learning.heads.bound import centred_bound
 from pflego.learning.problem import Problem
 from pflego.learning.task import Task
-from pflego.learning.theory import ITERATIONS, first_vector
+from pflego.learning.theory import ITERATIONS, first_vector, mean_row
 from pflego.learning.weighted import weights_in
 from pflego.weights import Weights
 
@@ -56,16 +57,33 @@ class HeadBatch:
 
     def smoothness(self) -> list[float]:
         """c lambda_max(Phi^T Phi / n) of every client, its samples' weights included, by the power method."""
-        each = [weights_in(self.task, problem.targets) for problem in self.problems]
-        counted = self.phi
-        if known := [own for own in each if own is not None]:
-            counted = self.phi * pad_sequence(known, batch_first=True)[:, :, None]
-        first = first_vector(self.phi.shape[2]).to(self.phi)
+        return self._largest(self.phi)
+
+    def hessian_bounds(self) -> list[HessianBound]:
+        """Bound every client's Hessian, the mean of its features apart."""
+        means = [mean_row(part, each) for part, each in zip(self.parts, self._weights, strict=True)]
+        around = pad_sequence(
+            [row[: len(part)] - mean for row, part, mean in zip(self.phi, self.parts, means, strict=True)],
+            batch_first=True,
+        )
+        bounds = zip(means, self._largest(around), strict=True)
+        return [centred_bound(mean, constant, self.task.curvature) for mean, constant in bounds]
+
+    def _largest(self, phi: Tensor) -> list[float]:
+        """c lambda_max of every client's rows, (C, n, M + 1)."""
+        counted = phi
+        if known := [own for own in self._weights if own is not None]:
+            counted = phi * pad_sequence(known, batch_first=True)[:, :, None]
+        first = first_vector(phi.shape[2]).to(phi)
         now = first.expand(len(self.parts), -1)[:, :, None]  # (C, M + 1, 1)
         for _ in range(ITERATIONS):
-            now = now / now.norm(dim=1, keepdim=True)
-            now = counted.mT @ (self.phi @ now) / self.counts
+            now = now / now.norm(dim=1, keepdim=True).clamp_min(torch.finfo(phi.dtype).tiny)
+            now = counted.mT @ (phi @ now) / self.counts
         return [self.task.curvature * size for size in now.norm(dim=1).flatten().tolist()]
+
+    @cached_property
+    def _weights(self) -> list[Tensor | None]:
+        return [weights_in(self.task, problem.targets) for problem in self.problems]
 
     def descend(self, heads: Sequence[Weights], steps: int, descents: Sequence[Descent]) -> list[Weights]:
         """Take plain gradient steps, each client at its rate."""
@@ -78,12 +96,22 @@ class HeadBatch:
             if descent.decay and descent.anchor:
                 anchors[place] = descent.anchor[HEAD]
         size, decaying = rates / self.counts, any(d.decay for d in descents)
+        means, shares = self._means(descents)
         for _ in range(steps):
             move = (self._residual(head) * size).mT @ self.phi
             if decaying:
                 move = move + rates * decays * (head - anchors)
+            if shares is not None:
+                move = move - shares * (move @ means) * means.mT
             head = head - move
         return [{HEAD: one} for one in head]
+
+    def _means(self, descents: Sequence[Descent]) -> tuple[Tensor, Tensor | None]:
+        """Put the means of descents side by side, (C, M + 1, 1), and the shares, (C, 1, 1), where there are any."""
+        known = [d.mean for d in descents if d.mean is not None]
+        if not known:
+            return self.phi.new_empty(0), None
+        return torch.stack(known)[:, :, None], self.phi.new_tensor([d.share for d in descents])[:, None, None]
 
     def gradient(self, heads: Sequence[Weights]) -> list[HeadGradient]:
         """Compute every client's loss and joint gradient."""

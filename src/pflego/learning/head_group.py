@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from pflego.learning.head_batch import HeadBatch, batched
-from pflego.learning.heads import HEAD, Descent, HeadGradient
+from pflego.learning.heads import HEAD, Descent, HeadGradient, HessianBound
+from pflego.learning.heads.bound import centred_bound
 from pflego.learning.heads.linear import LinearHead, compiled_loops
 from pflego.learning.problem import Problem
 from pflego.learning.theory import ITERATIONS, first_vector
@@ -27,6 +28,8 @@ from pflego.weights import Weights, step
 
 T = TypeVar("T")
 Places = npt.NDArray[np.int64]  # where each client's part begins, and the last one ends
+
+_NOTHING = np.empty((0, 0), np.float32)
 
 
 class HeadGroup:
@@ -43,10 +46,20 @@ class HeadGroup:
             if self._side_by_side(heads):
                 return self._spread(lambda batch, _: batch.smoothness())
             return [p.head_smoothness(w, phi) for p, w, phi in self._each(heads)]
-        found = np.empty(len(heads))
-        first = first_vector(self.features.shape[1] + 1)[None].numpy()
-        loops.largest_eigenvalues(self._phi, self._samples, first, ITERATIONS, found)
-        return [p.task.curvature * float(one) for p, one in zip(self.problems, found, strict=True)]
+        return self._constants(loops, _NOTHING)
+
+    def hessian_bounds(self, heads: Sequence[Weights]) -> list[HessianBound]:
+        """Bound every client's Hessian, the mean of its features apart."""
+        if not (loops := self._loops(heads)):
+            if self._side_by_side(heads):
+                return self._spread(lambda batch, _: batch.hessian_bounds())
+            return [p.head_bound(w, phi) for p, w, phi in self._each(heads)]
+        means = torch.empty(len(heads), self.features.shape[1] + 1)
+        constants = self._constants(loops, means.numpy())
+        return [
+            centred_bound(mean, constant, problem.task.curvature)
+            for mean, constant, problem in zip(means, constants, self.problems, strict=True)
+        ]
 
     def descend(self, heads: Sequence[Weights], steps: int, descents: Sequence[Descent]) -> list[Weights]:
         """Let every head take its steps."""
@@ -61,13 +74,18 @@ class HeadGroup:
                 problem.head_steps(head, phi, steps, descent)
                 for (problem, head, phi), descent in zip(self._each(heads), descents, strict=True)
             ]
-        flat, anchors = _flat(heads), np.empty((0, 0), np.float32)
+        flat, anchors, means = _flat(heads), _NOTHING, _NOTHING
         if any(d.decay for d in descents):
             zeros = [torch.zeros_like(head[HEAD]) for head in heads]
             anchors = _flat([d.anchor or {HEAD: zero} for d, zero in zip(descents, zeros, strict=True)])
-        rates, decays = (np.array([getattr(d, name) for d in descents]) for name in ("rate", "decay"))
+        if known := [d.mean for d in descents if d.mean is not None]:
+            means = torch.stack(known).numpy()
+        rates, decays, shares = (
+            np.array([getattr(d, name) for d in descents]) for name in ("rate", "decay", "share")
+        )
         loops.softmax_steps_of_each(
-            flat, self._heads, self._phi, self._samples, self._labels, anchors, steps, rates, decays
+            *(flat, self._heads, self._phi, self._samples, self._labels, anchors, means),
+            *(steps, rates, decays, shares),
         )
         return self._weights(flat)
 
@@ -154,6 +172,13 @@ class HeadGroup:
     @cached_property
     def _batches(self) -> list[tuple[list[int], HeadBatch]]:
         return list(batched(self.problems, self.parts))
+
+    def _constants(self, loops: ModuleType, means: npt.NDArray[np.float32]) -> list[float]:
+        """c lambda_max of every client, around the mean of its rows where there is room to write the means."""
+        found = self._room
+        first = first_vector(self.features.shape[1] + 1)[None].numpy()
+        loops.largest_eigenvalues(self._phi, self._samples, means, first, ITERATIONS, found)
+        return [p.task.curvature * float(one) for p, one in zip(self.problems, found, strict=True)]
 
     @property
     def _room(self) -> npt.NDArray[np.float64]:

@@ -22,7 +22,7 @@ from pflego.federation.roster import Client
 from pflego.learning import theory
 from pflego.learning.evaluation import Score
 from pflego.learning.forward import ForwardPass
-from pflego.learning.heads import Descent, HeadGradient, HeadInit, LinearHead
+from pflego.learning.heads import Descent, HeadGradient, HeadInit, HessianBound, LinearHead
 from pflego.learning.memory import Kept
 from pflego.learning.model import Model
 from pflego.learning.scoring import score_of
@@ -263,6 +263,10 @@ class Problem:
     def head_smoothness(self, weights: Weights, features: Tensor) -> float:
         """L_i, the smoothness constant of the loss as a function of the head."""
         return self.head.smoothness(weights, features, self.targets, self.task)
+
+    def head_bound(self, weights: Weights, features: Tensor) -> HessianBound:
+        """Bound the loss's Hessian in the head, the mean of the features apart where that is known."""
+        return self.head.hessian_bound(weights, features, self.targets, self.task)
 
     def backbone_smoothness(self, weights: Weights, iterations: int) -> float:
         """Estimate the loss's smoothness constant in theta, where it is: one pass each way per iteration."""

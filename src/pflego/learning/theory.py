@@ -62,9 +62,16 @@ def power_iteration(
 
 
 def head_smoothness(
-    features: Tensor, task: Task, weights: Tensor | None = None, iterations: int = ITERATIONS
+    features: Tensor,
+    task: Task,
+    weights: Tensor | None = None,
+    iterations: int = ITERATIONS,
+    *,
+    mean: Tensor | None = None,
 ) -> float:
     """L_i of a linear head on features, (samples, M), its bias included; samples may have weights, (samples,).
+
+    With a mean, (M + 1,), that is taken off all rows of Phi first.
 
     >>> from pflego.learning.task import Regression
     >>> round(head_smoothness(torch.tensor([[2.0], [-2.0]]), Regression()), 4)
@@ -74,12 +81,25 @@ def head_smoothness(
     vector = first_vector(width + 1).to(features)
     size = torch.linalg.vector_norm(vector)
     for _ in range(iterations):
+        if not size:
+            break
         vector = vector / size
-        z = torch.addmv(vector[-1].expand(n), features, vector[:-1])  # (n,)
+        offset = vector[-1] if mean is None else vector[-1] - vector @ mean
+        z = torch.addmv(offset.expand(n), features, vector[:-1])  # (n,)
         z = z if weights is None else z * weights
         vector = torch.cat([features.T @ z, z.sum()[None]]) / n  # Phi^T Phi v / n
         size = torch.linalg.vector_norm(vector)
     return task.curvature * float(size)
+
+
+def mean_row(features: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Compute the mean of the rows of Phi, (M + 1,), from features, (samples, M); the last entry is 1.
+
+    >>> mean_row(torch.tensor([[2.0], [4.0]]), torch.tensor([0.5, 1.5]))
+    tensor([3.5000, 1.0000])
+    """
+    mean = features.mean(dim=0) if weights is None else weights.to(features) @ features / len(features)
+    return torch.cat([mean, mean.new_ones(1)])
 
 
 def expected_smoothness(mean: float, largest: float, samples: int, batch: int) -> float:

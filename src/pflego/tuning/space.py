@@ -15,7 +15,7 @@ from pflego.settings.tables import Settings, known
 
 Value: TypeAlias = bool | int | float | str
 
-FIXED_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # tried beside "auto"
+FIXED_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # tried beside those that clients measure
 _AROUND = 100  # a rate is looked for between a hundredth of what it is and a hundred times that
 _BESIDES = {"model", "participation"}  # what can be tried besides a method's own settings
 _FORMS = "low:high, low:high:log, or several values a,b,c"
@@ -96,7 +96,7 @@ def _value(word: str) -> Value:
 
 
 def usual(algorithm: Algorithm) -> Spaces:
-    """Return the usual space of a method: its rates, a hundredfold to each side, and fixed ones beside "auto".
+    """Return the usual space of a method: its rates, a hundredfold to each side, or fixed ones beside measured ones.
 
     >>> import pflego
     >>> usual(pflego.FedAvg(client_lr=0.03))
@@ -107,8 +107,8 @@ def usual(algorithm: Algorithm) -> Spaces:
     spaces: Spaces = {}
     for name, one in fields_of(type(algorithm)).items():
         value = getattr(algorithm, one.parameter)
-        if one.tuned and value == "auto":
-            spaces[name] = ["auto", 0.001, *FIXED_RATES, 3.0]
+        if one.tuned and isinstance(value, str):
+            spaces[name] = [*one.choices, 0.001, *FIXED_RATES, 3.0]
         elif one.tuned and isinstance(value, int | float) and value > 0:
             spaces[name] = Range(significant(value / _AROUND, 6), significant(value * _AROUND, 6), log=True)
     return spaces

@@ -108,10 +108,10 @@ def test_what_is_missing_is_named(missing: str, app: dict[str, object], tmp_path
         {},
         [],
         {"format": "other"},
-        {"format": "pflego kit 1", "files": {}},
-        {"format": "pflego kit 1", "files": []},
-        {"format": "pflego kit 1", "files": {"forward": {"name": "spec.txt"}}},
-        {"format": "pflego kit 1", "files": {}, "settings": {}, "inputs": {}, "method": {"name": "pflego"}},
+        {"format": "pflego kit 2", "files": {}},
+        {"format": "pflego kit 2", "files": []},
+        {"format": "pflego kit 2", "files": {"forward": {"name": "spec.txt"}}},
+        {"format": "pflego kit 2", "files": {}, "settings": {}, "inputs": {}, "method": {"name": "pflego"}},
     ],
 )
 def test_a_damaged_kit_is_refused(damaged: object, app: dict[str, object], tmp_path: Path) -> None:

@@ -25,11 +25,12 @@ from pflego.algorithms.registry import spelling
 from pflego.declaration import arguments, declared
 from pflego.errors import ModelError, SettingError, UserError
 from pflego.learning.heads import LinearHead
+from pflego.learning.heads.bound import LEAST_SPREAD
 from pflego.learning.model import Model
 from pflego.learning.streaming import Streaming
 from pflego.learning.theory import ITERATIONS, first_vector
 
-FORMAT = "pflego kit 1"
+FORMAT = "pflego kit 2"
 METHODS: tuple[type[Algorithm], ...] = (PFLEGO, FedAvg, FedProx, FedPer, FedRep)
 # what neither the names and shapes of theta nor the digest of frozen weights tell of a backbone
 _OF_LAYERS = ("image_size", "lora", "lora_alpha")
@@ -137,6 +138,7 @@ def spec_of(
         "smoothness": {
             "iterations": ITERATIONS,
             "curvature": {"classification": 0.5, "regression": 1.0},
+            "least": LEAST_SPREAD,
             "start": [float(value) for value in first_vector(model.features + 1)],
         },
         "settings": settings,

@@ -42,7 +42,7 @@ from pflego.algorithms.pflego.several_passes import adapt_in_passes, passes_in_t
 from pflego.algorithms.pflego.solved import SolvedHeads
 from pflego.algorithms.pflego.stepped import SteppedHeads
 from pflego.algorithms.registry import method
-from pflego.declaration import AutoRate, Limits, Positive, Strength, Whole
+from pflego.declaration import AutoRate, HeadRate, Limits, Positive, Strength, Whole
 from pflego.errors import ModelError, SettingError
 from pflego.exchange.metrics import total
 from pflego.exchange.round import Round, Update
@@ -64,8 +64,9 @@ class PFLEGO(Algorithm):
     steps
         tau, local steps per round. Of the head's, the last is the joint one.
     client_lr
-        beta, the rate of the local steps. "auto": 1/L_i for every client and round, which also caps the head's last
-        step, unless that is exact.
+        beta, the rate of the local steps. "auto": 1/L_i for every client and round. "centred": the same with the mean
+        of the features taken out of L_i, and of the steps, which are longer for it and still go downhill. Both cap the
+        head's last step at 1/L_i, unless that is exact. If not given, "centred", or "auto" beside a common head.
     server_lr
         rho, the rate of the server's step; if not given, 0.003, 0.002 beside a common head, or 0.01 for mini-batches.
         "auto", for server_optimizer="sgd" alone: r/I 1/L with the largest smoothness constant that clients have
@@ -114,7 +115,7 @@ class PFLEGO(Algorithm):
     abilities = frozenset({"personal parts"})
 
     steps: Whole = 50
-    client_lr: AutoRate = "auto"
+    client_lr: HeadRate = None  # type: ignore[assignment]  # resolve_defaults
     server_lr: AutoRate = None  # type: ignore[assignment]  # resolve_defaults
     server_optimizer: OptimizerName = "adam"
     eps: Positive = None  # type: ignore[assignment]  # resolve_defaults

@@ -1,7 +1,8 @@
 """PFLEGO's rates: as given, or from the theory.
 
-client_lr="auto" is beta = 1/L_i, the rate that Proposition 2 allows client i in this round. It also caps the head's
-last step, unless that is called exact.
+client_lr="auto" is beta = 1/L_i, the rate that Proposition 2 allows client i in this round. client_lr="centred" takes
+the mean of the features out first, which is most of L_i: learning/heads/bound.py. Both cap the head's last step at
+1/L_i, unless that is called exact.
 
 server_lr="auto" is rho = r/I 1/L, or min_i pi_i 1/L where clients' chances differ: no client's part is then longer
 than at 1/L. L bounds the step on theta and the head together, not only on each of them: for
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -26,7 +27,8 @@ from pflego.algorithms.optimizers import ADAMS_EPS
 from pflego.errors import SettingError
 from pflego.exchange.metrics import ABOVE_BOUND, RATE_OVER_BOUND, Metric, largest, total
 from pflego.exchange.round import Round
-from pflego.learning.heads import Descent
+from pflego.learning.head_group import HeadGroup
+from pflego.learning.heads import Descent, HessianBound
 from pflego.learning.heads.rules import Rule
 from pflego.learning.problem import Problem
 from pflego.learning.theory import best_rate, client_bound, server_bound
@@ -46,6 +48,7 @@ _TOLERANCE = 0.001  # it ends when one adds no more than this share
 _ROUGHLY = 0.1  # the same for a step at home: 1/L has a factor of 2 to spare
 _SOLVED_DECAY = 0.01  # of own heads that are solved for
 _DEFAULTS = {  # with plain heads, with a common one
+    "client_lr": ("centred", "auto"),
     "head_decay": (0.0, 0.1),
     "head_init": ("zeros", "centred"),
     "server_lr": (0.003, 0.002),
@@ -94,7 +97,7 @@ def emphasised(now: Round, problem: Problem, work: HeadWork, features: Tensor) -
 class Rates:
     """beta, rho and what bounds them."""
 
-    client: float | Literal["auto"]
+    client: float | Literal["centred", "auto"]
     joint: float | Literal["auto"]
     rule: Rule
     momentum: float
@@ -117,23 +120,29 @@ class Rates:
             raise SettingError(
                 f"server_lr='auto' is for server_optimizer='sgd': give {server_optimizer} a number"
             )
-        if self.client == "auto" and self.rule == "adam":
+        if isinstance(self.client, str) and self.rule == "adam":
             raise SettingError(
-                "client_lr='auto' is no rate for Adam, whose steps do not grow with the gradient: give one"
+                f"client_lr={self.client!r} is no rate for Adam, whose steps do not grow with the gradient: give one"
             )
 
-    def descent(self, constant: float, anchor: Weights | None) -> Descent:
-        """Say how a head with the constant L_i goes downhill in this round, and the most its last step may be."""
-        smoothness = constant + self.decay
-        follows, best = self.client == "auto", best_rate(smoothness)
+    def bounds(self, group: HeadGroup, heads: Sequence[Weights]) -> list[HessianBound]:
+        """Bound the Hessian of every client's loss in its head, as the rate of its steps needs it."""
+        if self.client == "centred":
+            return group.hessian_bounds(heads)
+        return list(map(HessianBound, group.smoothness(heads)))
+
+    def descent(self, bound: HessianBound, anchor: Weights | None) -> Descent:
+        """Say how a head with this bound goes downhill in this round, and the most its last step may be."""
+        smoothness = bound.largest + self.decay
+        follows = isinstance(self.client, str)
         capped = not self.exact and (follows or self.joint == "auto")
-        return Descent(
-            best if self.client == "auto" else self.client,
-            self.rule,
-            self.momentum,
-            self.decay,
-            anchor,
-            limit=best if capped else inf,
+        descent = bound.descent(self.decay, anchor)
+        return replace(
+            descent,
+            rate=descent.rate if isinstance(self.client, str) else self.client,
+            rule=self.rule,
+            momentum=self.momentum,
+            limit=best_rate(smoothness) if capped else inf,
             follows_curvature=follows,
             smoothness=smoothness,
         )
@@ -153,7 +162,7 @@ class Rates:
     def metrics(self, descent: Descent, last: float, *, steps: int) -> dict[str, Metric]:
         """Count a client whose head took steps above Proposition 2's bound, and by how much the largest was."""
         rates = [min(last, descent.limit)]
-        if self.client != "auto" and self.rule == "gd" and steps:
+        if not isinstance(self.client, str) and self.rule == "gd" and steps:
             rates.append(self.client)
         ratio = max(rates) / client_bound(descent.smoothness)
         return {ABOVE_BOUND: total(ratio >= 1), RATE_OVER_BOUND: largest(ratio)}

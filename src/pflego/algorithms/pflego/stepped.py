@@ -38,8 +38,8 @@ class SteppedHeads:
         whole, problems = self.parts.whole, group.problems
         heads = [whole(shared, state, problem) for state, problem in zip(states, problems, strict=True)]
         descents = [
-            self.rates.descent(constant, self.parts.anchor(shared, problem))
-            for constant, problem in zip(group.smoothness(heads), problems, strict=True)
+            self.rates.descent(bound, self.parts.anchor(shared, problem))
+            for bound, problem in zip(self.rates.bounds(group, heads), problems, strict=True)
         ]
         return guarded_steps(group, heads, self.steps, descents)
 
@@ -53,7 +53,7 @@ class SteppedHeads:
         return self.kept(shared, work.head, problem)
 
     def welcome(self, shared: Weights, state: Weights, problem: Problem, steps: int | None) -> Weights:
-        """Fit a head to the present theta by steps of 1/L_i, held near W_0 beside a common head."""
+        """Fit a head to the present theta by steps downhill, held near W_0 beside a common head."""
         fitted = fit_head(
             problem,
             self.parts.whole(shared, state, problem),

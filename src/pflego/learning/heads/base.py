@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from pflego.learning.heads.bound import HessianBound
 from pflego.learning.heads.rules import Descent
 from pflego.learning.task import Task
 from pflego.weights import Weights
@@ -58,6 +59,10 @@ class Head(Protocol):
 
     def smoothness(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:
         """L_i of the loss as a function of the head."""
+        ...
+
+    def hessian_bound(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> HessianBound:
+        """Bound the loss's Hessian in the head, the mean of the features apart where that is known."""
         ...
 
     def module(self, weights: Weights) -> nn.Module:

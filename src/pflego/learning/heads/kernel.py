@@ -26,36 +26,37 @@ f4 = np.float32
 
 @_compiled
 def softmax_steps(
-    head: Matrix, features: Matrix, labels: Matrix, anchor: Matrix, steps: int, rate: float, decay: float
+    head: Matrix,
+    features: Matrix,
+    labels: Matrix,
+    anchor: Matrix,
+    mean: Vector,
+    steps: int,
+    rate: float,
+    decay: float,
+    share: float,
 ) -> None:
     """Take gradient steps on a head, (K, M + 1), in place; labels are one-hot, (n, K).
 
-    With a decay, the head is also pulled to the anchor.
+    With a decay, the head is also pulled to the anchor. A share of the part of the slope along a mean, (M + 1,), is
+    taken out (bound.py).
     """
-    n, m = features.shape
+    n = len(features)
     last = len(head) - 1
-    gradient = np.empty((last, m + 1), f4)
+    slope = np.empty_like(head)
     z = np.empty((last, _BLOCK), f4)
     work = np.empty((3, _BLOCK), f4)
-    size = f4(rate / n)
-    shrink = f4(rate * decay)
     for _ in range(steps):
         difference = _from_the_last(head)
-        gradient[:] = 0
+        slope[:] = 0
         for start in range(0, n, _BLOCK):
             stop = min(start + _BLOCK, n)
             _project(difference, features, start, stop, z)
             _softmax_residual(z, labels, start, stop, work, False)
-            _gather(z, features, start, stop, gradient)
-        if decay:
-            for k in range(last + 1):
-                for c in range(m + 1):
-                    head[k, c] -= shrink * (head[k, c] - anchor[k, c])
-        for k in range(last):
-            for c in range(m + 1):
-                move = size * gradient[k, c]
-                head[k, c] -= move
-                head[last, c] += move
+            _gather(z, features, start, stop, slope[:last])
+        _finish(slope, n)
+        for k in range(last + 1):
+            _step(head[k], slope[k], anchor[k], mean, f4(rate), f4(decay), f4(share))
 
 
 @_compiled
@@ -106,25 +107,47 @@ def softmax_loss(head: Matrix, features: Matrix, labels: Matrix) -> float:
 
 
 @_compiled
-def largest_eigenvalue(features: Matrix, vector: Vector, iterations: int) -> float:
-    """Estimate that of Phi^T Phi / n, Phi being features and a column of ones, from a first vector (1, M + 1)."""
+def largest_eigenvalue(features: Matrix, mean: Vector, vector: Matrix, iterations: int) -> float:
+    """Estimate that of Phi^T Phi / n, Phi being features and a column of ones, from a first vector (1, M + 1).
+
+    A mean, (M + 1,), is taken off every row of Phi first; one of zeros leaves them as they are.
+    """
     n, m = features.shape
     now = vector.copy()
     after = np.empty((1, m + 1), f4)
     z = np.empty((1, _BLOCK), f4)
     size = _norm(now)
     for _ in range(iterations):
+        if size == 0:
+            break
+        at_mean = f4(0)
         for c in range(m + 1):
             now[0, c] /= size
             after[0, c] = 0
+            at_mean += now[0, c] * mean[c]
         for start in range(0, n, _BLOCK):
             stop = min(start + _BLOCK, n)
             _project(now, features, start, stop, z)
+            for j in range(stop - start):
+                z[0, j] -= at_mean
             _gather(z, features, start, stop, after)
         for c in range(m + 1):
             now[0, c] = after[0, c] / n
         size = _norm(now)
     return float(size)
+
+
+@_compiled
+def mean_row(features: Matrix, mean: Vector) -> None:
+    """Write the mean of the rows of Phi, (M + 1,), whose last entry is 1."""
+    n, m = features.shape
+    total = np.zeros(m)
+    for i in range(n):
+        for c in range(m):
+            total[c] += features[i, c]
+    for c in range(m):
+        mean[c] = total[c] / n
+    mean[m] = 1
 
 
 @_compiled
@@ -135,21 +158,25 @@ def softmax_steps_of_each(
     samples: Places,
     labels: Vector,
     anchors: Matrix,
+    means: Matrix,
     steps: int,
     rates: Numbers,
     decays: Numbers,
+    shares: Numbers,
 ) -> None:
     """Take steps on the heads of several clients, in place.
 
-    Client i has the rows from rows[i] to rows[i + 1] of heads and anchors, and the features from samples[i] on.
+    Client i has the rows from rows[i] to rows[i + 1] of heads and anchors, the features from samples[i] on, and row i
+    of the means.
     """
     begin = 0
     for i in range(len(rates)):
         own, phi = heads[rows[i] : rows[i + 1]], features[samples[i] : samples[i + 1]]
         end = begin + len(phi) * len(own)
         anchor = anchors[rows[i] : rows[i + 1]] if decays[i] else own
+        mean = means[i] if shares[i] else own[0]
         wanted = labels[begin:end].reshape(len(phi), len(own))
-        softmax_steps(own, phi, wanted, anchor, steps, rates[i], decays[i])
+        softmax_steps(own, phi, wanted, anchor, mean, steps, rates[i], decays[i], shares[i])
         begin = end
 
 
@@ -190,11 +217,44 @@ def softmax_losses(
 
 @_compiled
 def largest_eigenvalues(
-    features: Matrix, samples: Places, vector: Vector, iterations: int, found: Numbers
+    features: Matrix, samples: Places, means: Matrix, vector: Matrix, iterations: int, found: Numbers
 ) -> None:
-    """Write the estimates for several clients."""
+    """Write the estimates for several clients, and before that the means of their rows where there is room for them."""
+    nothing = np.zeros(features.shape[1] + 1, f4)
     for i in range(len(found)):
-        found[i] = largest_eigenvalue(features[samples[i] : samples[i + 1]], vector, iterations)
+        phi, mean = features[samples[i] : samples[i + 1]], nothing
+        if len(means):
+            mean = means[i]
+            mean_row(phi, mean)
+        found[i] = largest_eigenvalue(phi, mean, vector, iterations)
+
+
+@_compiled
+def _finish(slope: Matrix, n: int) -> None:
+    """Turn sums over n samples into means; the last row is minus the sum of the others."""
+    last = len(slope) - 1
+    for k in range(last):
+        for c in range(slope.shape[1]):
+            slope[k, c] /= n
+            slope[last, c] -= slope[k, c]
+
+
+@_compiled
+def _step(row: Vector, slope: Vector, anchor: Vector, mean: Vector, rate: f4, decay: f4, share: f4) -> None:
+    """Move one row of a head along its slope, the pull of a decay included."""
+    width = len(row)
+    if decay:
+        for c in range(width):
+            slope[c] += decay * (row[c] - anchor[c])
+    if share:
+        along = f4(0)
+        for c in range(width):
+            along += slope[c] * mean[c]
+        along *= share
+        for c in range(width):
+            slope[c] -= along * mean[c]
+    for c in range(width):
+        row[c] -= rate * slope[c]
 
 
 @_compiled

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from pflego.errors import ModelError, calling, named
 from pflego.learning.heads.base import HEAD, HeadGradient, HeadInit
+from pflego.learning.heads.bound import HessianBound, bound_of_features, centred_bound
 from pflego.learning.heads.rules import Descent
 from pflego.learning.task import Classification, Task
 from pflego.learning.theory import ITERATIONS, first_vector, head_smoothness
@@ -120,8 +121,9 @@ class LinearHead:
             anchor = head  # without decay there is no pull
             if descent.decay:
                 anchor = (descent.anchor or {}).get(HEAD, torch.zeros_like(head))
-            arrays = _arrays(head, _like(features, head), targets, anchor)
-            kernel.softmax_steps(*arrays, steps, descent.rate, descent.decay)
+            mean = head[0] if descent.mean is None else descent.mean  # without a share it is not looked at
+            arrays = _arrays(head, _like(features, head), targets, anchor, mean)
+            kernel.softmax_steps(*arrays, steps, descent.rate, descent.decay, descent.share)
             return {HEAD: head}
         phi = torch.cat([features.to(head.dtype), head.new_ones(len(features), 1)], dim=1)  # (n, M + 1)
         across, wanted = phi.T.contiguous(), targets.T.contiguous()  # (M + 1, n), (K, n)
@@ -129,7 +131,7 @@ class LinearHead:
         for _ in range(steps):
             residual = task.residual(head @ across, wanted, dim=0)  # (K, n)
             pull = descent.pull({HEAD: head})[HEAD] if descent.decay else None
-            if descent.rule == "gd":
+            if descent.rule == "gd" and descent.mean is None:
                 head = torch.addmm(head, residual, phi, alpha=-descent.rate / len(phi))
                 if pull is not None:
                     head.sub_(pull, alpha=descent.rate)
@@ -143,9 +145,21 @@ class LinearHead:
         features = _like(features, weights[HEAD])
         each = weights_in(task, targets)
         if each is None and (kernel := compiled_loops(features)):
-            first = first_vector(self.features + 1)[None]
-            return task.curvature * float(kernel.largest_eigenvalue(*_arrays(features, first), ITERATIONS))
+            arrays = _arrays(features, torch.zeros(self.features + 1), first_vector(self.features + 1)[None])
+            return task.curvature * float(kernel.largest_eigenvalue(*arrays, ITERATIONS))
         return head_smoothness(features, task, each)
+
+    def hessian_bound(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> HessianBound:
+        """a I + c m m^T: the same at every head."""
+        features = _like(features, weights[HEAD])
+        each = weights_in(task, targets)
+        if each is None and (kernel := compiled_loops(features)):
+            mean = torch.empty(self.features + 1)
+            arrays = list(_arrays(features, mean, first_vector(self.features + 1)[None]))
+            kernel.mean_row(*arrays[:2])
+            constant = task.curvature * float(kernel.largest_eigenvalue(*arrays, ITERATIONS))
+            return centred_bound(mean, constant, task.curvature)
+        return bound_of_features(features, task, each)
 
     def module(self, weights: Weights) -> nn.Module:
         """Return the same head as an ordinary layer."""

@@ -12,6 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from pflego.errors import ModelError
 from pflego.learning.heads.base import HEAD, HeadGradient, HeadInit
+from pflego.learning.heads.bound import HessianBound
 from pflego.learning.heads.rules import Descent
 from pflego.learning.stateless import Stateless
 from pflego.learning.task import Task
@@ -93,6 +94,10 @@ class ModuleHead:
     def smoothness(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> float:
         """Compute the largest curvature at this head."""
         return smoothness([lambda head: task.loss(self.outputs(head, features), targets)], _own(weights))
+
+    def hessian_bound(self, weights: Weights, features: Tensor, targets: Tensor, task: Task) -> HessianBound:
+        """Give the largest curvature at this head: no mean of features is apart in a module."""
+        return HessianBound(self.smoothness(weights, features, targets, task))
 
     def module(self, weights: Weights) -> nn.Module:
         """Return a copy of the module with these weights."""

@@ -4,7 +4,8 @@
     momentum    v <- mu v + g,  w <- w - rate v
     adam        as published: 0.9, 0.999, 1e-8
 
-With a decay, g is the gradient of the loss plus decay/2 |w - anchor|^2.
+With a decay, g is the gradient of the loss plus decay/2 |w - anchor|^2. With a mean, g has lost a share of its part
+along it (bound.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from math import inf
 from typing import Literal, TypeAlias
 
 import torch
+from torch import Tensor
 
 from pflego.weights import Weights, norm
 
@@ -34,6 +36,8 @@ class Descent:
     limit: float = inf  # the largest rate of a single step that follows
     follows_curvature: bool = False  # whether the rate is 1/L, and not a number that somebody gave
     smoothness: float = 0.0  # L where the descent begins, if it was measured
+    mean: Tensor | None = None  # (M + 1,), of the features and a column of ones, for linear heads
+    share: float = 0.0  # of a slope's part along the mean, over |mean|^2, that is left out
 
     def pull(self, weights: Weights) -> Weights:
         """Compute the gradient of decay/2 |w - anchor|^2."""
@@ -46,9 +50,18 @@ class Descent:
             return 0.0
         return norm(self.pull(weights)) ** 2 / (2 * self.decay)  # the pull is decay (w - anchor)
 
+    def centred(self, slope: Tensor) -> Tensor:
+        """Leave out a share of a slope's part along the mean, in every row of it, (..., M + 1)."""
+        if self.mean is None:
+            return slope
+        return slope - self.share * (slope @ self.mean)[..., None] * self.mean
+
     def start(self) -> Callable[[Weights], Weights]:
         """Give a fresh function from gradients, one after the other, to the moves they cause."""
-        return {"gd": self._gd, "momentum": self._momentum, "adam": self._adam}[self.rule]()
+        move = {"gd": self._gd, "momentum": self._momentum, "adam": self._adam}[self.rule]()
+        if self.mean is None:
+            return move
+        return lambda gradient: move({name: self.centred(g) for name, g in gradient.items()})
 
     def _gd(self) -> Callable[[Weights], Weights]:
         return lambda gradient: {name: g * self.rate for name, g in gradient.items()}

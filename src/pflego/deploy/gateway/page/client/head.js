@@ -5,7 +5,9 @@
 //
 //     z = Phi W^T        d loss / d W = R^T Phi / n        d loss / d phi = R W[:, :M] / n
 //
-// link is the softmax, or nothing where the loss is half the squared error.
+// link is the softmax, or nothing where the loss is half the squared error. With m the mean of the rows of Phi, C their
+// covariance and c = 1/2 for the softmax, 1 otherwise, the Hessian of the loss in every row of a head is at most
+// c lambda_max(C) I + c m m^T, and at most L = c lambda_max(Phi^T Phi / n).
 
 import { Tensor, plus, scaled, square } from "./arrays.js";
 
@@ -62,22 +64,43 @@ export class Sight {
     return { loss: lossOf(z, this.targets, this.softmax), head: this.#mean(residual), features };
   }
 
-  /** L = c lambda_max(Phi^T Phi / n), by the power method. */
+  /** c. */
+  get curvature() {
+    return this.softmax ? 0.5 : 1;
+  }
+
+  /** L, by the power method. */
   smoothness(start, iterations) {
-    const [phi, width] = [this.phi.data, this.phi.shape[1]];
+    return this.#largest(this.phi.data, start, iterations);
+  }
+
+  /** A bound of the Hessian, the mean of the features apart; its spread is at least a share `least` of that. */
+  bound({ start, iterations, least }) {
+    const width = this.phi.shape[1];
+    const sums = new Float64Array(width);
+    this.phi.data.forEach((value, at) => (sums[at % width] += value));
+    const mean = new Tensor(Float32Array.from(sums, (sum) => sum / this.samples), [width]);
+    const around = this.phi.data.map((value, at) => value - mean.data[at % width]);
+    const constant = this.#largest(around, start, iterations);
+    return new Bound(Math.max(constant, least * this.curvature * square(mean)), mean, this.curvature);
+  }
+
+  /** c lambda_max(rows^T rows / n). */
+  #largest(rows, start, iterations) {
+    const width = this.phi.shape[1];
     let vector = Float32Array.from(start);
     let size = length(vector);
-    for (let turn = 0; turn < iterations; turn++) {
+    for (let turn = 0; turn < iterations && size > 0; turn++) {
       const next = new Float64Array(width);
       for (let i = 0; i < this.samples; i++) {
         let along = 0;
-        for (let j = 0; j < width; j++) along += (phi[i * width + j] * vector[j]) / size;
-        for (let j = 0; j < width; j++) next[j] += (along * phi[i * width + j]) / this.samples;
+        for (let j = 0; j < width; j++) along += (rows[i * width + j] * vector[j]) / size;
+        for (let j = 0; j < width; j++) next[j] += (along * rows[i * width + j]) / this.samples;
       }
       vector = Float32Array.from(next);
       size = length(vector);
     }
-    return (this.softmax ? 0.5 : 1) * size;
+    return this.curvature * size;
   }
 
   /** R^T Phi / n. */
@@ -92,6 +115,29 @@ export class Sight {
     }
     return new Tensor(Float32Array.from(total), [outputs, width]);
   }
+}
+
+/** constant I + weight mean mean^T: no Hessian is above it, in any row of a head. */
+export class Bound {
+  constructor(constant, mean = null, weight = 0) {
+    Object.assign(this, { constant, mean, weight });
+  }
+
+  /** An upper bound of the largest eigenvalue. */
+  get largest() {
+    return this.constant + (this.mean === null ? 0 : this.weight * square(this.mean));
+  }
+
+  /** Steps of H^-1, a decay included. */
+  descent({ decay = 0, anchor = null }) {
+    const share = this.weight ? this.weight / (this.largest + decay) : 0;
+    return new Descent(bestRate(this.constant + decay), { decay, anchor, mean: this.mean, share });
+  }
+}
+
+/** 1/L, or none where the loss is flat. */
+export function bestRate(smoothness) {
+  return smoothness ? 1 / smoothness : 0;
 }
 
 function length(vector) {
@@ -134,10 +180,13 @@ export function lossOf(z, targets, softmax) {
   return total / (softmax ? counted : samples);
 }
 
-/** How a head goes downhill. With a decay, decay/2 |W - anchor|^2 is added to the loss; no anchor: zero. */
+/**
+ * How a head goes downhill. With a decay, decay/2 |W - anchor|^2 is added to the loss; no anchor: zero. With a mean, a
+ * share of a slope's part along it is left out.
+ */
 export class Descent {
-  constructor(rate, { rule = "gd", momentum = 0.9, decay = 0, anchor = null } = {}) {
-    Object.assign(this, { rate, rule, momentum, decay, anchor });
+  constructor(rate, { rule = "gd", momentum = 0.9, decay = 0, anchor = null, mean = null, share = 0 } = {}) {
+    Object.assign(this, { rate, rule, momentum, decay, anchor, mean, share });
   }
 
   /** The gradient of decay/2 |W - anchor|^2. */
@@ -151,7 +200,19 @@ export class Descent {
   }
 
   slope(sight, head) {
-    return this.decay ? plus(sight.slope(head), this.pull(head)) : sight.slope(head);
+    return this.#centred(this.decay ? plus(sight.slope(head), this.pull(head)) : sight.slope(head));
+  }
+
+  #centred(slope) {
+    if (this.mean === null) return slope;
+    const [[outputs, width], mean] = [slope.shape, this.mean.data];
+    const found = slope.copy();
+    for (let k = 0; k < outputs; k++) {
+      const row = found.data.subarray(k * width, (k + 1) * width);
+      const along = this.share * row.reduce((total, value, j) => total + value * mean[j], 0);
+      row.forEach((value, j) => (row[j] = value - along * mean[j]));
+    }
+    return found;
   }
 
   steps(sight, head, count) {

@@ -3,7 +3,7 @@
 import { Tensor } from "./arrays.js";
 import { SettingError } from "./errors.js";
 
-const FORMAT = "pflego kit 1";
+const FORMAT = "pflego kit 2";
 const TYPES = { float32: Float32Array, int64: BigInt64Array, int32: Int32Array, uint8: Uint8Array };
 
 /** What `pflego kit` wrote, checked against its digests. */

@@ -9,7 +9,7 @@
 // is kept. docs/kit.md has every step.
 
 import { HEAD, plus, scaled, Tensor } from "./arrays.js";
-import { Descent } from "./head.js";
+import { Bound, Descent, bestRate } from "./head.js";
 import { solveHead } from "./solve.js";
 
 // of a newcomer's head: steps between two looks at the loss, steps in all, and the share of the first loss that they must gain
@@ -69,14 +69,12 @@ export class Pflego {
     return this.#kept(shared, fitted.head, problem);
   }
 
-  /** A first head fitted to the present theta, in steps of 1/L_i: so many, or until a hundred more would hardly help. */
+  /** A first head fitted to the present theta, in steps downhill: so many, or until a hundred more would hardly help. */
   async welcome(shared, state, problem, steps) {
     if (this.solves) return {};
     const [anchor, decay] = [this.#anchor(shared, problem), Number(this.settings.head_decay)];
     const sight = problem.sight(await problem.features(shared));
-    const { start, iterations } = problem.kit.spec.smoothness;
-    const smoothness = sight.smoothness(start, iterations) + decay;
-    const descent = new Descent(smoothness ? 1 / smoothness : 0, { decay, anchor });
+    const descent = sight.bound(problem.kit.spec.smoothness).descent({ decay, anchor });
     let head = this.#whole(shared, state, problem);
     if (steps !== null) return this.#kept(shared, descent.steps(sight, head, steps), problem);
     const first = descent.objective(sight, head);
@@ -99,20 +97,23 @@ export class Pflego {
       const head = solveHead(sight, decay, anchor);
       return { head, descent: new Descent(0, { decay, anchor }), smoothness: 0, limit: 0, fallbacks: 0 };
     }
-    const { start, iterations } = problem.kit.spec.smoothness;
-    const smoothness = sight.smoothness(start, iterations) + decay;
-    const best = smoothness ? 1 / smoothness : 0;
-    const auto = own.client_lr === "auto";
-    const rule = { rule: own.head_optimizer, momentum: own.momentum, decay, anchor };
-    const descent = new Descent(auto ? best : own.client_lr, rule);
+    const power = problem.kit.spec.smoothness;
+    const measured = typeof own.client_lr === "string";
+    const plain = () => new Bound(sight.smoothness(power.start, power.iterations));
+    const bound = own.client_lr === "centred" ? sight.bound(power) : plain();
+    const smoothness = bound.largest + decay;
+    const descent = bound.descent({ decay, anchor });
+    Object.assign(descent, { rule: own.head_optimizer, momentum: own.momentum });
+    if (!measured) descent.rate = own.client_lr;
     const [head, fallbacks] = descent.guardedSteps(sight, this.#whole(shared, state, problem), own.steps - 1);
-    return { head, descent, smoothness, limit: auto && own.head_step !== "exact" ? best : Infinity, fallbacks };
+    const limit = measured && own.head_step !== "exact" ? bestRate(smoothness) : Infinity;
+    return { head, descent, smoothness, limit, fallbacks };
   }
 
   /** Rates beside 2/L, below which every step goes downhill. */
   #bound({ smoothness }, last) {
     const own = this.settings;
-    const chosen = own.client_lr !== "auto" && ["gd", "solve"].includes(own.head_optimizer) && own.steps > 1;
+    const chosen = typeof own.client_lr !== "string" && ["gd", "solve"].includes(own.head_optimizer) && own.steps > 1;
     const ratio = (Math.max(last, chosen ? own.client_lr : 0) * smoothness) / 2;
     return { above_bound: [Number(ratio >= 1), "sum", 1], rate_over_bound: [ratio, "largest", 1] };
   }
