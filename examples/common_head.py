@@ -22,7 +22,7 @@ from results_file import ResultsFile, write_rows
 DEGREES = {"high": 2, "medium": 5, "none": 10}
 _ZERO: dict[str, Any] = {"common_head": True, "head_init": "zeros"}
 SETTINGS = {
-    "plain": pflego.PFLEGO(),
+    "plain": pflego.PFLEGO(client_lr="auto"),
     "common": pflego.PFLEGO(common_head=True),  # server_lr=0.002, head_decay=0.1, W_0 centred
     "common, from zero": pflego.PFLEGO(**_ZERO),
     "common, from zero, rate 0.001, no decay": pflego.PFLEGO(**_ZERO, server_lr=0.001, head_decay=0.0),

@@ -34,7 +34,7 @@ class Figures(TypedDict):
 def method(name: str, given: argparse.Namespace) -> pflego.Algorithm:
     """Make a method with its settings."""
     if name == "pflego":
-        return pflego.PFLEGO()
+        return pflego.PFLEGO(client_lr="auto")
     return pflego.FedAvg(steps=given.steps, client_lr=given.client_lr, labels="global")
 
 

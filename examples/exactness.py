@@ -4,9 +4,9 @@
 
 The joint step is exact with head_step="exact", an SGD server and no cap. Its rate is tried at several values; beside
 it stand the defaults (the paper's head step, capped at 1/L_i, and Adam at the server) and the exact head step under
-Adam. Plain and common heads, MNIST and Fashion-MNIST, high and no personalisation, 20 of 100 clients, tau = 50. Prints
-the table of docs/method.md: participants, the mean of the last ten rounds / everyone after the last. What the file
-holds already is not trained again.
+Adam. Clients step at 1/L_i throughout. Plain and common heads, MNIST and Fashion-MNIST, high and no personalisation, 20
+of 100 clients, tau = 50. Prints the table of docs/method.md: participants, the mean of the last ten rounds / everyone
+after the last. What the file holds already is not trained again.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main() -> None:
                         run = pflego.train(
                             federation,
                             model,
-                            pflego.PFLEGO(common_head=heads == "common", **changes),
+                            pflego.PFLEGO(client_lr="auto", common_head=heads == "common", **changes),
                             rounds=given.rounds,
                             participation=20,
                             seed=given.seed,

@@ -50,7 +50,7 @@ def figures(given: argparse.Namespace, objective: str, seed: int) -> Figures:
     run = pflego.train(
         federation,
         model,
-        pflego.PFLEGO(common_head=given.common_head),
+        pflego.PFLEGO(client_lr="auto", common_head=given.common_head),
         rounds=given.rounds,
         participation=given.participation,
         objective=objective,

@@ -58,7 +58,7 @@ def course(given: argparse.Namespace, network: str, missing: Missing, seed: int)
     run = pflego.train(
         federation,
         model,
-        pflego.PFLEGO(),
+        pflego.PFLEGO(client_lr="auto"),
         rounds=given.rounds,
         participation=given.participation,
         missing=missing,

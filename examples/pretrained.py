@@ -29,7 +29,7 @@ BACKBONES: dict[str, dict[str, object]] = {
     "from scratch": {"model": "cnn"},
 }
 METHODS = {
-    "PFLEGO": "pflego",
+    "PFLEGO": "pflego+client_lr=auto",
     "PFLEGO, common head": "pflego+common_head=true",
     "FedAvg": "fedavg+labels=global",
     "Local": "local",

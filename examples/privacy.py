@@ -58,7 +58,7 @@ def method(name: str, rate: float) -> pflego.Algorithm:
     """Make a method of a rate: the server's, or of FedAvg the clients'."""
     if name == "FedAvg":
         return pflego.FedAvg(steps=5, client_lr=rate, fine_tune=20, fine_tune_part="head")
-    return pflego.PFLEGO(steps=20, server_lr=rate, common_head=name != "PFLEGO")
+    return pflego.PFLEGO(steps=20, client_lr="auto", server_lr=rate, common_head=name != "PFLEGO")
 
 
 def federation_of(given: argparse.Namespace, seed: int) -> pflego.Federation:

@@ -116,6 +116,7 @@ def main() -> None:
         "data": str(divide(given)),
         "column": "client",
         "algorithm": given.algorithm,
+        "client_lr": "auto",
         "participation": str(given.participation),
         "rounds": given.rounds,
         "checkpoint_every": given.rounds,
