@@ -15,7 +15,7 @@ from pflego.algorithms.registry import methods
 from pflego.federation.draws import cohort, expected
 from pflego.federation.participation import participation_of
 from pflego.federation.remote import NotHereError, RemoteFederation
-from pflego.learning.heads.bound import bound_of_features
+from pflego.learning.theory import head_smoothness
 from pflego.runs.history import HistoryRow
 from pflego.runs.record import as_toml
 from pflego.runs.run import Run
@@ -24,7 +24,6 @@ from tests.support.reference import (
     F64,
     Net,
     World,
-    as_matrix,
     assert_identical,
     assert_same_weights,
     distance,
@@ -78,16 +77,16 @@ def test_a_newcomer_gets_a_head_and_nothing_else_moves() -> None:
     assert joined.run.evaluate()[4]["accuracy"] == joined.score.value(twin.federation.task)
 
 
-def test_so_many_steps_are_so_many_steps_along_the_inverse_of_the_bound() -> None:
+def test_so_many_steps_are_so_many_steps_of_gradient_descent() -> None:
     twin = world()
     run = train(twin, some(twin), None, rounds=2)
     joined = run.join(twin.federation.client("c4"), steps=7, alone=0)
     net = Net(run.shared["0.weight"].numpy(), run.shared["0.bias"].numpy())
     site = twin.sites[4]
-    H = as_matrix(bound_of_features(torch.from_numpy(net.phi(site.x)), twin.federation.task))
+    rate = 1 / head_smoothness(torch.from_numpy(net.phi(site.x)), twin.federation.task)
     head: F64 = run.algorithm.init_state(joined.run.problems[4], 5)["head"].numpy()
     for _ in range(7):
-        head = head - np.linalg.solve(H, gradients(net, head, site)[2].T).T
+        head = head - rate * gradients(net, head, site)[2]
     assert distance(joined.run.states["c4"]["head"], head) < 1e-10
     assert joined.alone is None
 
@@ -102,7 +101,7 @@ def test_without_a_number_steps_go_on_until_the_loss_is_at_its_lowest(decay: flo
     def objective(w: F64) -> float:
         return loss(net, w, site) + decay / 2 * float((w**2).sum())
 
-    rate = 1 / (bound_of_features(torch.from_numpy(net.phi(site.x)), twin.federation.task).largest + decay)
+    rate = 1 / (head_smoothness(torch.from_numpy(net.phi(site.x)), twin.federation.task) + decay)
     best: F64 = np.zeros_like(head)
     ahead = best
     for step in range(5_000):  # Nesterov's way, which is quicker

@@ -21,7 +21,7 @@ from pflego.exchange.weighting import WeightingName
 from pflego.federation.draws import Participation, cohort, scales
 from pflego.federation.population import population_of
 from pflego.federation.roster import ClientId
-from pflego.learning.heads.bound import bound_of_features
+from pflego.learning.theory import head_smoothness
 from pflego.report.presence import who_took_part
 from pflego.runs.folder import RunFolder
 from pflego.runs.history import HistoryRow
@@ -31,7 +31,6 @@ from tests.support.reference import (
     StopAfter,
     World,
     algorithm_1,
-    as_matrix,
     assert_follows,
     assert_identical,
     assert_same_weights,
@@ -71,10 +70,9 @@ def play(twin: World, process: Participation, weighting: WeightingName) -> list[
         members = sorted(there)
         for new in there - seen:
             site = twin.sites[new]
-            H = as_matrix(bound_of_features(torch.from_numpy(twin.net.phi(site.x)), twin.federation.task))
+            rate = 1 / head_smoothness(torch.from_numpy(twin.net.phi(site.x)), twin.federation.task)
             for _ in range(STEPS):
-                slope = gradients(twin.net, twin.heads[new], site)[2]
-                twin.heads[new] = twin.heads[new] - np.linalg.solve(H, slope.T).T
+                twin.heads[new] = twin.heads[new] - rate * gradients(twin.net, twin.heads[new], site)[2]
         seen |= there
         ids: list[ClientId] = [f"c{i}" for i in members]
         chosen = [members[k] for k in cohort(process, ids, seed=3, number=number)]

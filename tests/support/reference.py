@@ -16,7 +16,6 @@ from torch import nn
 import pflego
 from pflego.federation.draws import Participation, cohort
 from pflego.federation.roster import ClientId
-from pflego.learning.heads import HessianBound
 from pflego.runs.history import HistoryRow
 from pflego.runs.run import Run
 from pflego.weights import Weights
@@ -89,13 +88,6 @@ def gradients(net: Net, W: F64, site: Site) -> tuple[F64, F64, F64]:
     dW = np.concatenate([residual.T @ phi, residual.sum(axis=0)[:, None]], axis=1)
     pre = (residual @ W[:, :-1]) * (1 if net.linear else 1 - phi**2)
     return pre.T @ site.x, pre.sum(axis=0), dW
-
-
-def as_matrix(bound: HessianBound) -> F64:
-    """H, (M + 1, M + 1)."""
-    assert bound.mean is not None
-    mean = bound.mean.double().numpy()
-    return np.asarray(bound.constant * np.eye(len(mean)) + bound.weight * np.outer(mean, mean))
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pflego_light.arrays import HEAD, Weights
-from pflego_light.head import Descent
+from pflego_light.head import Bound, Descent
 from pflego_light.problem import Places, Problem
 from pflego_light.round import Round
 from pflego_light.update import Update
@@ -62,11 +62,11 @@ class LocalSteps:
         return self._descend(problem.at(), weights, fine_tune)
 
     def welcome(self, shared: Weights, state: Weights, problem: Problem, steps: int | None) -> Weights:
-        """Fit a first head to the present theta by steps downhill; a shared one is as it is."""
+        """Fit a first head to the present theta by steps of 1/L_i; a shared one is as it is."""
         if self._shares_head:
             return state
         sight = problem.sight(problem.features(shared))
-        return {HEAD: fit_head(sight, state[HEAD], problem.bound(sight).descent(), steps)}
+        return {HEAD: fit_head(sight, state[HEAD], Bound(problem.smoothness(sight)).descent(), steps)}
 
     @property
     def _duration(self) -> int:

@@ -106,12 +106,12 @@ class Pflego:
         return self._kept(shared, fitted.head, problem)
 
     def welcome(self, shared: Weights, state: Weights, problem: Problem, steps: int | None) -> Weights:
-        """Fit a first head to the present theta by steps downhill, held near W_0 beside a common head."""
+        """Fit a first head to the present theta by steps of 1/L_i, held near W_0 beside a common head."""
         if self._solves:
             return {}
         decay, anchor = float(self.settings["head_decay"]), self._anchor(shared, problem)
         sight = problem.sight(problem.features(shared))
-        descent = problem.bound(sight).descent(decay, anchor)
+        descent = Bound(problem.smoothness(sight)).descent(decay, anchor)
         head = fit_head(sight, self._whole(shared, state, problem), descent, steps)
         return self._kept(shared, head, problem)
 

@@ -1,8 +1,8 @@
 """What a client does that comes when the others have trained: it fits a head to a backbone that does not move.
 
-    W <- W - grad_W l_i(W, theta) H^-1,  until a hundred more steps would hardly lower the loss
+    W <- W - 1/L_i grad_W l_i(W, theta),  until a hundred more steps would hardly lower the loss
 
-One forward pass serves all steps. H bounds the Hessian of the client's loss in its head (head.py).
+One forward pass serves all steps.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from torch import nn
 
 import pflego
 from pflego.learning.head_group import HeadGroup
-from pflego.learning.heads import HEAD, Descent, LinearHead, ModuleHead, plain_loops
+from pflego.learning.heads import HEAD, Descent, HessianBound, LinearHead, ModuleHead, plain_loops
 from pflego.learning.heads.bound import bound_of_features
 from pflego.learning.problems import Problems
 from pflego.learning.task import Classification, Regression, Task
 from pflego.learning.weighted import Weighted
-from tests.support.reference import F64, as_matrix, distance, gradients, link, world
+from tests.support.reference import F64, distance, gradients, link, world
 
 both_tasks = pytest.mark.parametrize("task", [Classification(), Regression()], ids=["softmax", "squares"])
 
@@ -42,6 +42,12 @@ def exact_bound(features: F64, c: float, weights: F64 | None = None) -> F64:
     spread = (phi - mean).T @ np.diag(each) @ (phi - mean) / len(phi)
     largest = max(np.linalg.eigvalsh(spread)[-1], mean @ mean / 100)
     return np.asarray(c * (largest * np.eye(phi.shape[1]) + np.outer(mean, mean)))
+
+
+def as_matrix(bound: HessianBound) -> F64:
+    assert bound.mean is not None
+    mean = bound.mean.double().numpy()
+    return np.asarray(bound.constant * np.eye(len(mean)) + bound.weight * np.outer(mean, mean))
 
 
 def hessian(features: F64, W: F64, t: F64, c: float, weights: F64) -> F64:

@@ -53,7 +53,7 @@ class SteppedHeads:
         return self.kept(shared, work.head, problem)
 
     def welcome(self, shared: Weights, state: Weights, problem: Problem, steps: int | None) -> Weights:
-        """Fit a head to the present theta by steps downhill, held near W_0 beside a common head."""
+        """Fit a head to the present theta by steps of 1/L_i, held near W_0 beside a common head."""
         fitted = fit_head(
             problem,
             self.parts.whole(shared, state, problem),

@@ -1,17 +1,19 @@
 """What a client does that comes when the others have trained: it fits a head to a backbone that does not move.
 
-    W <- W - grad_W l_i(W, theta) H^-1,  until a hundred more steps would hardly lower the loss
+    W <- W - 1/L_i grad_W l_i(W, theta),  until a hundred more steps would hardly lower the loss
 
-One forward pass serves all steps. H bounds the Hessian of the client's loss in its head (bound.py), so there is no
-rate to choose; where no bound holds everywhere, see downhill.py.
+One forward pass serves all steps. L_i is the smoothness constant of the client's loss as a function of its head, so
+there is no rate to choose; where it is no constant, see downhill.py.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from pflego.learning.heads import Descent
-from pflego.learning.heads.downhill import steps_downhill
+from pflego.learning.heads.downhill import head_rate, steps_downhill
 from pflego.learning.problem import Problem
 from pflego.weights import Weights
 
@@ -35,7 +37,7 @@ def fit_head(
     """
     goal = Descent(rate=0.0, decay=decay, anchor=anchor)
     if problem.head.smooth_everywhere:
-        goal = problem.head_bound(head, features).descent(decay, anchor)
+        goal = replace(goal, rate=head_rate(problem, head, features, decay))
 
     def go_on(head: Weights, steps: int) -> Weights:
         if problem.head.smooth_everywhere:

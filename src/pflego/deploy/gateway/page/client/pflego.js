@@ -69,12 +69,13 @@ export class Pflego {
     return this.#kept(shared, fitted.head, problem);
   }
 
-  /** A first head fitted to the present theta, in steps downhill: so many, or until a hundred more would hardly help. */
+  /** A first head fitted to the present theta, in steps of 1/L_i: so many, or until a hundred more would hardly help. */
   async welcome(shared, state, problem, steps) {
     if (this.solves) return {};
     const [anchor, decay] = [this.#anchor(shared, problem), Number(this.settings.head_decay)];
     const sight = problem.sight(await problem.features(shared));
-    const descent = sight.bound(problem.kit.spec.smoothness).descent({ decay, anchor });
+    const { start, iterations } = problem.kit.spec.smoothness;
+    const descent = new Bound(sight.smoothness(start, iterations)).descent({ decay, anchor });
     let head = this.#whole(shared, state, problem);
     if (steps !== null) return this.#kept(shared, descent.steps(sight, head, steps), problem);
     const first = descent.objective(sight, head);
