@@ -19,7 +19,8 @@ a step of H^-1 is one of rate 1/a along a gradient that has lost a share of its 
 weights, m and C are the weighted ones.
 
 A backbone that has learned nothing yet tells samples apart by next to nothing: a head that is fitted to that in full
-grows large, and is wrong as soon as the backbone moves. So a is at least a hundredth of c |m|^2, which H may be.
+grows large, and is wrong as soon as the backbone moves. So a is taken to be at least a hundredth of c |m|^2; H is
+then larger, and still a bound.
 """
 
 from __future__ import annotations
