@@ -1,6 +1,6 @@
 """What does it bring to take the mean of the features out of the head's steps? client_lr="centred" against "auto".
 
-    PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/head_rates.py --seeds 11,12,13 --out docs/head-rates.json
+    PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/head_rates.py --out docs/head-rates.json
     python examples/head_rates.py --cells digits-5
 
 Own heads and a common one at their defaults, early in training, where the rate of the heads matters most: a few dozen

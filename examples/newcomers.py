@@ -33,6 +33,7 @@ FINE_TUNE = 50  # epochs of a newcomer on a copy of FedAvg's model
 EPOCHS_ALONE = 200  # of a newcomer with a network of its own
 METHODS: dict[str, pflego.Algorithm] = {
     "PFLEGO": pflego.PFLEGO(),
+    "PFLEGO, clients at 1/L": pflego.PFLEGO(client_lr="auto"),
     "PFLEGO, common head": pflego.PFLEGO(common_head=True),
     "FedAvg, fine-tuned": pflego.FedAvg(epochs=1, batch_size=32, client_lr=0.1),
 }

@@ -321,7 +321,7 @@ def test_newcomers_with_few_samples_are_kept_drawn_and_not_trained_twice(
     assert {row["client"] for row in kept} == {"cleveland", "hungarian", "switzerland", "va"}
     for client in {row["client"] for row in kept}:
         own = [row for row in kept if row["client"] == client]
-        assert len(own) == 8  # four ways to learn, with few samples and with all
+        assert len(own) == 10  # five ways to learn, with few samples and with all
         few = {row["samples"] for row in own if row["count"] == 2}
         assert few == {4}  # two of the ill, two of the others
         assert len({row["samples"] for row in own}) == 2

@@ -123,7 +123,7 @@ def test_a_step_is_one_along_the_inverse_of_the_bound(
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 30.0])
 @pytest.mark.parametrize("offset", [0.0, 3.0, 300.0])
-def test_every_step_goes_downhill_and_further_than_one_over_l(scale: float, offset: float) -> None:
+def test_every_step_goes_downhill_and_no_less_far_than_one_over_l(scale: float, offset: float) -> None:
     features = torch.from_numpy(some_features(60, 8, offset=offset)).float()
     rng = np.random.default_rng(4)
     task, head = Classification(), LinearHead(8, 3)

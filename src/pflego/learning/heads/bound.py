@@ -48,17 +48,13 @@ class HessianBound:
     @property
     def largest(self) -> float:
         """An upper bound of the largest eigenvalue: the smoothness constant L_i where there is no mean."""
-        return self.constant + self._of_mean
+        return self.constant + (0.0 if self.mean is None else self.weight * float(self.mean @ self.mean))
 
     def descent(self, decay: float = 0.0, anchor: Weights | None = None) -> Descent:
         """Give steps of H^-1, a decay included."""
         share = self.weight / (self.largest + decay) if self.weight else 0.0
         rate = best_rate(self.constant + decay)
         return Descent(rate, decay=decay, anchor=anchor, mean=self.mean, share=share)
-
-    @property
-    def _of_mean(self) -> float:
-        return 0.0 if self.mean is None else self.weight * float(self.mean @ self.mean)
 
 
 def centred_bound(mean: Tensor, constant: float, curvature: float) -> HessianBound:
