@@ -3,11 +3,12 @@
     PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/head_rates.py --out docs/head-rates.json
     python examples/head_rates.py --cells digits-5
 
-Own heads and a common one at their defaults, early in training, where the rate of the heads matters most: a few dozen
-rounds through the paper's MLP, a small convolutional network (CIFAR-10) and a deep one (ten alphabets of Omniglot).
-Keeps everyone's figure as they are and adapted, in per cent, and by how much the mean makes the Hessian's bound
-larger, before the first round and after the last: the median over the clients of (a + c |m|^2) / a, a of whatever size,
-see learning/heads/bound.py. Prints the table of docs/method.md. What the file holds already is not trained again.
+Own heads and a common one, this by one joint step per round and by mini-batches, at their defaults, early in training,
+where the rate of the heads matters most: a few dozen rounds through the paper's MLP, a small convolutional network
+(CIFAR-10) and a deep one (ten alphabets of Omniglot). Keeps everyone's figure as they are and adapted, in per cent, and
+by how much the mean makes the Hessian's bound larger, before the first round and after the last: the median over the
+clients of (a + c |m|^2) / a, a of whatever size, see learning/heads/bound.py. Prints the table of docs/method.md. What
+the file holds already is not trained again.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ CELLS = {
     "cifar10-10": Cell("cifar10", 10, 100, 10, 30, "cnn"),
     "omniglot": Cell("omniglot", 0, 10, 2, 60, "omniglot-conv4"),
 }
-HEADS = ("own", "common")
+HEADS: dict[str, dict[str, Any]] = {
+    "own": {},
+    "common": {"common_head": True},
+    "common, mini-batches": {"common_head": True, "batch_size": 32},
+}
 RATES: tuple[Literal["auto", "centred"], ...] = ("auto", "centred")
 
 
@@ -77,7 +82,7 @@ def train(name: str, heads: str, rate: Literal["auto", "centred"], seed: int) ->
     run = pflego.train(
         federation,
         model,
-        pflego.PFLEGO(common_head=heads == "common", client_lr=rate),
+        pflego.PFLEGO(**HEADS[heads], client_lr=rate),
         rounds=cell.rounds,
         participation=cell.participants,
         seed=seed,
@@ -100,7 +105,7 @@ def train(name: str, heads: str, rate: Literal["auto", "centred"], seed: int) ->
 def table(rows: list[dict[str, Any]]) -> str:
     """Print the mean over seeds of everyone / adapted, one row per cell."""
     columns = list(product(HEADS, RATES))
-    lines = ["| | excess | " + " | ".join(f"{heads} heads, {rate}" for heads, rate in columns) + " |"]
+    lines = ["| | excess | " + " | ".join(f"{heads}: {rate}" for heads, rate in columns) + " |"]
     lines.append("| --- " * (2 + len(columns)) + "|")
     for name in dict.fromkeys(row["cell"] for row in rows):
         own = [row for row in rows if row["cell"] == name]
@@ -119,12 +124,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cells", default=",".join(CELLS))
+    parser.add_argument("--heads", default=";".join(HEADS), help="separated by semicolons")
     parser.add_argument("--seeds", default="11")
     parser.add_argument("--out", type=Path, default=Path("runs/head-rates.json"))
     given = parser.parse_args()
     found: ResultsFile[dict[str, Any]] = ResultsFile(given.out, "cell", "heads", "client_lr", "seed")
     for name, seed in product(given.cells.split(","), map(int, given.seeds.split(","))):
-        for heads, rate in product(HEADS, RATES):
+        for heads, rate in product(given.heads.split(";"), RATES):
             if (name, heads, rate, seed) not in found:
                 print(found.add(train(name, heads, rate, seed)), flush=True)
     print(table(found.rows))

@@ -49,6 +49,7 @@ METHODS: dict[str, Algorithm] = {
     "PFLEGO": pflego.PFLEGO(),
     "PFLEGO, clients at 1/L": pflego.PFLEGO(client_lr="auto"),
     "PFLEGO, clients at 0.01": pflego.PFLEGO(client_lr=0.01),
+    "PFLEGO, mini-batches": pflego.PFLEGO(batch_size=32),
     "PFLEGO, common head": pflego.PFLEGO(common_head=True),
     "PFLEGO, common head, mini-batches": pflego.PFLEGO(common_head=True, batch_size=32),
     "PFLEGO, solved": pflego.PFLEGO(head_optimizer="solve"),

@@ -28,9 +28,10 @@ def test_settings_are_those_of_methods_that_are_here(name: str, tmp_path: Path) 
     fedrep = settings_for("fedrep", protocol.settings, 0, tmp_path).algorithm
     assert isinstance(fedrep, pflego.FedRep)
     assert fedrep.batch_size == 10
-    pflego_here = settings_for("pflego", protocol.settings, 0, tmp_path).algorithm
-    assert isinstance(pflego_here, pflego.PFLEGO)
-    assert pflego_here.client_lr == "auto"
+    for heads_alone in (pflego.PFLEGO, pflego.FedRecon):  # at rates of their own, not at the protocol's
+        made = settings_for(heads_alone.__name__, protocol.settings, 0, tmp_path)
+        assert isinstance(made.algorithm, heads_alone)
+        assert made.algorithm.client_lr == heads_alone().client_lr
 
 
 def test_published_figures_stand_beside_ours_with_what_differs(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def settings_for(
     """Give one method's settings: what is given for all and what it knows of, overlaid with its own.
 
     A settings file may have a table per method, [pflego] or [fedavg], for what differs between them; a variant's name
-    has what is its own.
+    has what is its own. "none" in either: not given, though others have it.
     """
     variant = Variant.of(name)
     kind = find_method(variant.method)
@@ -72,7 +72,7 @@ def settings_for(
     if not isinstance(table, dict):
         raise SettingError(f"[{called}] must be a table of settings, not {table!r}")
     table = {
-        f"method.{key}" if f"method.{key}" in own else key: value
+        f"method.{key}" if f"method.{key}" in own else key: None if value == "none" else value
         for key, value in {**table, **variant.settings}.items()
     }
     for key in table.keys() - own.keys():  # what all methods have in common cannot differ between them
