@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import subprocess
 
-import pytest
-
-from tests.support.tabs import NODE, WEB
+from tests.support.tabs import NODE, WEB, needs_node
 
 
-@pytest.mark.skipif(not NODE, reason="needs node")
+@needs_node
 def test_modules() -> None:
     assert NODE
     words = [NODE, "--test", "test/"]
