@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +175,26 @@ def test_curves_are_drawn_and_a_page_is_written(data_dir: str, tmp_path: Path) -
         common = replace(record, method="pflego-common", settings={**record.settings, "head_init": start})
         page = results.page([record, common], tmp_path / "some.md")
         assert ("On mnist the common head started at zero" in page) == said
+
+
+def test_a_point_of_a_curve_is_the_mean_of_ten_rounds_and_not_of_ten_points(
+    data_dir: str, tmp_path: Path
+) -> None:
+    cell = Cell("mnist-high", "pflego", seed=1, changes={"rounds": 2})
+    record = cells.run(cell, tmp_path, means={"data_dir": data_dir}, with_cost=False, progress=False)
+    every = [(t, float(t)) for t in range(1, 41)]
+    for name, curve in (("every", every), ("tenth", every[9::10])):
+        folder = tmp_path / name / "mnist-high"
+        folder.mkdir(parents=True)
+        curves = {**record.curves, "participants": curve}
+        (folder / "run.json").write_text(json.dumps(asdict(replace(record, curves=curves))))
+        results.write(folder.parent, tmp_path / f"{name}.md")
+    of_every, of_tenth = (
+        json.loads((tmp_path / f"{name}.json").read_text())[0]["curves"]["participants"]
+        for name in ("every", "tenth")
+    )
+    assert of_every == [[10, 5.5], [20, 15.5], [30, 25.5], [40, 35.5]]
+    assert of_tenth == [[10, 10], [20, 20], [30, 30], [40, 40]]
 
 
 @pytest.mark.thorough

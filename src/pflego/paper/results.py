@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
@@ -21,6 +21,11 @@ _DEGREES = {
     "medium": "medium (half of the classes)",
     "none": "none (all)",
 }
+Curved = list[tuple[int, float]]  # rounds and figures
+_CURVES = (
+    "A point of a curve is the mean of the ten rounds up to it, or of those of them that were kept. "
+    "Rivals' lines are broken."
+)
 _LEAK = "With the paper's split, which has rotations of one drawing on both sides, unless it says otherwise."
 
 
@@ -31,10 +36,10 @@ def write(folder: Path, out: Path) -> int:
         raise UserError(
             f"{folder} has no results: run pflego paper table1 --out {folder} first, or another table"
         )
-    thin = [replace(r, curves={key: _thin(curve) for key, curve in r.curves.items()}) for r in records]
-    figures = [asdict(record) for record in thin]
+    kept = [replace(record, curves=_kept(record.curves)) for record in records]
+    figures = [asdict(record) for record in kept]
     write_atomically(out.with_suffix(".json"), (json.dumps(figures, indent=None) + "\n").encode())
-    write_atomically(out, page(records, out).encode())
+    write_atomically(out, page(kept, out).encode())
     return len(records)
 
 
@@ -95,7 +100,7 @@ def page(records: Sequence[Record], out: Path) -> str:
             lines += [_LEAK, ""]
         lines += [*_part_of(data, own), *_accuracies(own), ""]
     if plain:
-        lines += [*_picture(_panels(plain), "curves", "over the rounds", out), ""]
+        lines += [_CURVES, "", *_picture(_panels(plain), "curves", "over the rounds", out), ""]
     if dear := _of_unequal_cost(plain):
         lines += [
             "Over the passes through the backbone that a client makes if it takes part in every round:",
@@ -227,27 +232,37 @@ def _panels(records: Sequence[Record], *, over_passes: bool = False) -> list[Pan
 
     def curve(record: Record) -> Curve:
         a_round = record.passes if over_passes else 1
-        points = record.curves["participants"]
-        return Curve(record.method, [t * a_round for t, _ in points], _smooth(points))
+        rounds, values = zip(*record.curves["participants"], strict=True)
+        style = "-" if record.method.startswith("pflego") else "--"
+        return Curve(record.method, [t * a_round for t in rounds], [100 * v for v in values], style)
 
     return [
         Panel(
             name,
             [curve(r) for r in records if r.preset == name and r.seed == seed],
             "passes" if over_passes else "round",
-            "accuracy, mean of ten rounds",
+            "participants, %",
             scale="log x" if over_passes else "linear",
         )
         for name in dict.fromkeys(r.preset for r in records)
     ]
 
 
-def _smooth(curve: Iterable[tuple[int, float]], width: int = 10) -> list[float]:
-    values = [value for _, value in curve]
-    return [fmean(values[max(0, i - width + 1) : i + 1]) for i in range(len(values))]
+def _kept(curves: Mapping[str, Curved]) -> dict[str, Curved]:
+    """Keep of long curves every tenth round; of the participants', who differ from round to round, the mean of ten."""
+    means = {**curves, "participants": _means(curves["participants"])}
+    return {name: _thin(curve) for name, curve in means.items()}
 
 
-def _thin(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+def _means(curve: Curved) -> Curved:
+    """Give at each round the mean of those of the last ten rounds that the curve has."""
+    return [
+        (t, round(fmean(value for past, value in curve[max(0, i - 9) : i + 1] if past > t - 10), 5))
+        for i, (t, _) in enumerate(curve)
+    ]
+
+
+def _thin(curve: Curved) -> Curved:
     return [
         (t, v) for i, (t, v) in enumerate(curve) if len(curve) <= 20 or t % 10 == 0 or i == len(curve) - 1
     ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _FEW = 20  # points that are worth one mark each
 _COLOURS = *(f"C{number}" for number in range(10)), "black", "gold", "navy", "lime"  # matplotlib's, and more
+_WIDE = 300  # times the least, from where on numbers of a logarithmic axis would touch
 _TICKS = 8  # points that are worth a number each on a logarithmic axis
 
 
@@ -72,7 +73,7 @@ def _fill(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> dict[str, Lin
     if panel.scale == "log x":
         from matplotlib.ticker import LogLocator
 
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 3) if points[-1] < _WIDE * points[0] else (1,)))
         axis.xaxis.set_major_formatter("{x:,.6g}")
         axis.xaxis.set_minor_formatter("")
     if panel.lowest is not None:
