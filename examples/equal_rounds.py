@@ -10,20 +10,25 @@ FedAdam's clients are tried at two rates. Three figures, in per cent: the partic
 last ten rounds; everyone's after the last; and everyone's once they have adapted. Other methods can be given as `pflego
 compare` spells variants.
 
-Keeps the figures as JSON and prints the table of docs/results.md. What the file holds already is not trained again, and
-an interrupted run goes on in its folder.
+Keeps the figures as JSON, draws the first seed's beside it and prints the table of docs/results.md. What the file holds
+already is not trained again, and an interrupted run goes on in its folder.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pflego.comparison.compare import Entry, compare
+from pflego.report.plots import picture as drawing
 from results_file import ResultsFile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BATCHES = "epochs=1+batch_size=32"
 METHODS = {
@@ -44,6 +49,14 @@ METHODS = {
     "Ditto": f"ditto+{BATCHES}",
     "alone": f"local+{BATCHES}",
 }
+DRAWN = {  # what a row of the picture shows: the better of these methods
+    "PFLEGO, common head, mini-batches": ["PFLEGO, common head, mini-batches"],
+    "PFLEGO, common head": ["PFLEGO, common head"],
+    "PFLEGO, own heads": ["PFLEGO"],
+    "FedAdam": ["FedAdam, clients at 0.1", "FedAdam, clients at 0.03"],
+    **{name: [name] for name in ("FedAvg", "FedBabu", "Ditto", "FedPer", "FedRep", "alone")},
+}
+COLUMNS = 3  # of panels
 FIGURES = ("participants", "everyone", "adapted")
 
 
@@ -87,6 +100,44 @@ def _mean(rows: Sequence[dict[str, Any]]) -> str:
     return f"{figures} ({len(rows)})"
 
 
+def picture(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw everyone's accuracy with the first seed, one panel per federation; of none of the methods no picture."""
+    seed = min(row["seed"] for row in rows)
+    federations: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    for row in rows:
+        if row["seed"] == seed and any(row["method"] in methods for methods in DRAWN.values()):
+            federations.setdefault(row["data"], {}).setdefault(row["classes"], []).append(row)
+    panels = [
+        (f"{data}, {classes} classes per client", own)
+        for data, cells in federations.items()
+        for classes, own in sorted(cells.items())
+    ]
+    if not panels:
+        return
+    with drawing(path, len(panels), columns=COLUMNS) as (_, axes):
+        for number, (axis, (title, own)) in enumerate(zip(axes, panels, strict=True)):
+            _dots(axis, own)
+            axis.set(title=title, xlabel="everyone, %: ● adapted, ○ as they are")
+            axis.set_yticks(range(len(DRAWN)), DRAWN if number % COLUMNS == 0 else [""] * len(DRAWN))
+
+
+def _dots(axis: Axes, rows: Sequence[dict[str, Any]]) -> None:
+    """Draw a dot and a ring per method; rings far to the left of all dots are pointed at."""
+    shown = {}
+    for place, methods in enumerate(DRAWN.values()):
+        if own := [row for row in rows if row["method"] in methods]:
+            shown[place] = max(own, key=itemgetter("adapted"))
+    lowest = min(row["adapted"] for row in shown.values())
+    highest = max(row[figure] for row in shown.values() for figure in ("adapted", "everyone"))
+    margin = 0.08 * (highest - lowest) or 1.0
+    for place, row in shown.items():
+        colour = "C0" if row["method"].startswith("PFLEGO") else "C7"
+        ring, mark = max((row["everyone"], "o"), (lowest - margin, "<"))
+        axis.plot(ring, place, mark, color=colour, markerfacecolor="white", clip_on=False)
+        axis.plot(row["adapted"], place, "o", color=colour)
+    axis.set(xlim=(lowest - margin, highest + margin), ylim=(len(DRAWN) - 0.5, -0.5))
+
+
 def main() -> None:
     """Train what is not known yet; keep and print what there is."""
     parser = argparse.ArgumentParser(
@@ -122,6 +173,7 @@ def main() -> None:
                 for entry in compare(settings, [variant], seeds, folder, progress=False):
                     if (data, classes, method, entry.seed, given.rounds) not in found:
                         print(found.add(row_of(entry, method, data, classes)), flush=True)
+    picture(found.rows, given.out.with_suffix(".png"))
     print(table(found.rows))
 
 

@@ -203,6 +203,7 @@ def test_methods_with_the_same_rounds_are_kept_and_not_trained_twice(
     assert kept[2]["rate"] == kept[3]["rate"] != {}
     mean = (kept[0]["everyone"] + kept[1]["everyone"]) / 2
     assert f"/ {mean:.2f} /" in first
+    assert is_picture(out.with_suffix(".png"))
     assert play() == first[first.index("| |") :]
     assert json.loads(out.read_text()) == kept
 
