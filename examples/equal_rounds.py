@@ -3,12 +3,12 @@
     PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/equal_rounds.py --out docs/equal-rounds.json
     python examples/equal_rounds.py --data digits --classes 2 --clients 20 --participation 5 --rounds 8
 
-PFLEGO's heads have their defaults, whatever the data: own ones, and common ones by one joint step per round or by
+PFLEGO's heads have their defaults, whatever the data: own and common ones, by one joint step per round or by
 mini-batches of 32; the common ones also with a rate that was searched for. Rivals take mini-batches of 32 for one
 epoch, and their main rate is chosen by `pflego compare`'s search, on held-out training data and with the first seed;
-FedAdam's clients are tried at two rates. Three figures, in per cent: the participants' test accuracy, the mean over the
-last ten rounds; everyone's after the last; and everyone's once they have adapted. Other methods can be given as `pflego
-compare` spells variants.
+seeds that are added later have the rate that it found. FedAdam's clients are tried at two rates. Three figures, in per
+cent: the participants' test accuracy, the mean over the last ten rounds; everyone's after the last; and everyone's once
+they have adapted. Other methods can be given as `pflego compare` spells variants.
 
 Keeps the figures as JSON, draws the first seed's beside it and prints the table of docs/results.md. What the file holds
 already is not trained again, and an interrupted run goes on in its folder.
@@ -34,6 +34,7 @@ BATCHES = "epochs=1+batch_size=32"
 METHODS = {
     "PFLEGO": "pflego+server_lr=0.003",
     "PFLEGO, clients at 1/L": "pflego+server_lr=0.003+client_lr=auto",
+    "PFLEGO, mini-batches": "pflego+batch_size=32+server_lr=0.01",
     "PFLEGO, solved": "pflego+head_optimizer=solve+server_lr=0.003",
     "PFLEGO, common head": "pflego+common_head=true+server_lr=0.002",
     "PFLEGO, common head, solved": "pflego+common_head=true+head_optimizer=solve+server_lr=0.002",
@@ -52,6 +53,7 @@ METHODS = {
 DRAWN = {  # what a row of the picture shows: the better of these methods
     "PFLEGO, common head, mini-batches": ["PFLEGO, common head, mini-batches"],
     "PFLEGO, common head": ["PFLEGO, common head"],
+    "PFLEGO, own heads, mini-batches": ["PFLEGO, mini-batches"],
     "PFLEGO, own heads": ["PFLEGO"],
     "FedAdam": ["FedAdam, clients at 0.1", "FedAdam, clients at 0.03"],
     **{name: [name] for name in ("FedAvg", "FedBabu", "Ditto", "FedPer", "FedRep", "alone")},
@@ -60,8 +62,10 @@ COLUMNS = 3  # of panels
 FIGURES = ("participants", "everyone", "adapted")
 
 
-def row_of(entry: Entry, method: str, data: str, classes: int) -> dict[str, Any]:
-    """Give what is kept of a run."""
+def row_of(
+    entry: Entry, method: str, data: str, classes: int, known: dict[str, float] | None
+) -> dict[str, Any]:
+    """Give what is kept of a run, with the rate that was searched for, now or with an earlier seed."""
     summary, rate = entry.summary, entry.rate
     figures = (summary.participants, summary.everyone, summary.everyone_adapted)
     return {
@@ -70,7 +74,7 @@ def row_of(entry: Entry, method: str, data: str, classes: int) -> dict[str, Any]
         "method": method,
         "seed": entry.seed,
         "rounds": summary.rounds,
-        "rate": None if rate is None else {rate.name: rate.value},
+        "rate": known if rate is None else {rate.name: rate.value},
         **{name: round(100 * (figure or 0.0), 2) for name, figure in zip(FIGURES, figures, strict=True)},
     }
 
@@ -148,7 +152,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--participation", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seeds", default="1", help="the first is the one that rates are searched for with")
+    parser.add_argument(
+        "--seeds", default="1", help="rates are searched for with the first, if not known yet"
+    )
     parser.add_argument("--methods", default=";".join(METHODS), help="separated by semicolons; or variants")
     parser.add_argument("--folder", type=Path, default=Path("runs/equal-rounds"), help="of the runs")
     parser.add_argument("--out", type=Path, default=Path("runs/equal-rounds.json"))
@@ -166,13 +172,16 @@ def main() -> None:
                 "evaluate_every": 0,
             }
             for method in given.methods.split(";"):
-                if all((data, classes, method, seed, given.rounds) in found for seed in seeds):
+                new = [s for s in seeds if (data, classes, method, s, given.rounds) not in found]
+                if not new:
                     continue
+                cell = {"data": data, "classes": classes, "method": method, "rounds": given.rounds}
+                known = next((row["rate"] for row in found if cell.items() <= row.items()), None)
+                rate = [f"{name}={value}" for name, value in (known or {}).items()]
+                variant = "+".join([METHODS.get(method, method), *rate])
                 folder = given.folder / f"{data}-{classes}-{given.rounds}"
-                variant = METHODS.get(method, method)
-                for entry in compare(settings, [variant], seeds, folder, progress=False):
-                    if (data, classes, method, entry.seed, given.rounds) not in found:
-                        print(found.add(row_of(entry, method, data, classes)), flush=True)
+                for entry in compare(settings, [variant], new, folder, progress=False):
+                    print(found.add(row_of(entry, method, data, classes, known)), flush=True)
     picture(found.rows, given.out.with_suffix(".png"))
     print(table(found.rows))
 

@@ -206,6 +206,11 @@ def test_methods_with_the_same_rounds_are_kept_and_not_trained_twice(
     assert is_picture(out.with_suffix(".png"))
     assert play() == first[first.index("| |") :]
     assert json.loads(out.read_text()) == kept
+    known = {"client_lr": 0.0123}
+    out.write_text(json.dumps([{**row, "rate": known} if row["method"] == rival else row for row in kept]))
+    play("--seeds", "1,2,3")
+    third = [(row["method"], row["seed"], row["rate"]) for row in json.loads(out.read_text())[len(kept) :]]
+    assert third == [(ours, 3, None), (rival, 3, known)]  # not searched for again
 
 
 @pytest.mark.thorough
