@@ -20,7 +20,7 @@ import argparse
 from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from pflego.comparison.compare import Entry, compare
@@ -80,7 +80,7 @@ def row_of(
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Print participants / everyone / everyone adapted, the mean over the seeds, and how many these are."""
+    """Print participants / everyone / everyone adapted; of several seeds mean, deviation, and how many they are."""
     cells: dict[tuple[str, int, int], dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
         place = row["data"], row["classes"], row["rounds"]
@@ -92,16 +92,18 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     lines.append("| --- " * (1 + len(places)) + "|")
     others = {row["method"] for row in rows} - METHODS.keys()
     for method in [*METHODS, *sorted(others)]:
-        figures = [_mean(cells[place].get(method, [])) for place in places]
+        figures = [_figures(cells[place].get(method, [])) for place in places]
         lines.append(f"| {method} | " + " | ".join(figures) + " |")
     return "\n".join(lines)
 
 
-def _mean(rows: Sequence[dict[str, Any]]) -> str:
+def _figures(rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return "–"
-    figures = " / ".join(f"{fmean(row[name] for row in rows):.2f}" for name in FIGURES)
-    return f"{figures} ({len(rows)})"
+    if len(rows) == 1:
+        return " / ".join(f"{rows[0][name]:.2f}" for name in FIGURES)
+    several = [[row[name] for row in rows] for name in FIGURES]
+    return " / ".join(f"{fmean(values):.2f} ± {stdev(values):.2f}" for values in several) + f" ({len(rows)})"
 
 
 def picture(rows: Sequence[dict[str, Any]], path: Path) -> None:
@@ -183,7 +185,7 @@ def main() -> None:
                 for entry in compare(settings, [variant], new, folder, progress=False):
                     print(found.add(row_of(entry, method, data, classes, known)), flush=True)
     picture(found.rows, given.out.with_suffix(".png"))
-    print(table(found.rows))
+    print(table([row for row in found if row["seed"] in seeds]))
 
 
 if __name__ == "__main__":

@@ -201,8 +201,8 @@ def test_methods_with_the_same_rounds_are_kept_and_not_trained_twice(
     assert [(row["method"], row["seed"]) for row in kept] == [(ours, 1), (ours, 2), (rival, 1), (rival, 2)]
     assert kept[0]["rate"] is None
     assert kept[2]["rate"] == kept[3]["rate"] != {}
-    mean = (kept[0]["everyone"] + kept[1]["everyone"]) / 2
-    assert f"/ {mean:.2f} /" in first
+    everyone = [kept[0]["everyone"], kept[1]["everyone"]]
+    assert f"/ {np.mean(everyone):.2f} ± {np.std(everyone, ddof=1):.2f} /" in first
     assert is_picture(out.with_suffix(".png"))
     assert play() == first[first.index("| |") :]
     assert json.loads(out.read_text()) == kept
