@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import pflego
@@ -52,6 +52,10 @@ METHODS: dict[str, Algorithm] = {
     "PFLEGO, mini-batches": pflego.PFLEGO(batch_size=32),
     "PFLEGO, common head": pflego.PFLEGO(common_head=True),
     "PFLEGO, common head, mini-batches": pflego.PFLEGO(common_head=True, batch_size=32),
+    "PFLEGO, common head, centred": pflego.PFLEGO(common_head=True, client_lr="centred"),
+    "PFLEGO, common head, mini-batches, centred": pflego.PFLEGO(
+        common_head=True, batch_size=32, client_lr="centred"
+    ),
     "PFLEGO, solved": pflego.PFLEGO(head_optimizer="solve"),
     "FedRecon": pflego.FedRecon(),
     "FedRecon, clients at 1/L": pflego.FedRecon(client_lr="auto"),
@@ -60,6 +64,17 @@ METHODS: dict[str, Algorithm] = {
     "FedAvg": pflego.FedAvg(**BATCHES),
     "Local": pflego.Local(**BATCHES),
 }
+
+DRAWN = (  # the others vary the rate of the head's steps
+    "PFLEGO",
+    "PFLEGO, mini-batches",
+    "PFLEGO, common head",
+    "PFLEGO, common head, mini-batches",
+    "FedRecon",
+    "FedPer",
+    "FedAvg",
+    "Local",
+)
 
 
 @dataclass(frozen=True)
@@ -201,31 +216,47 @@ def called(result: Result) -> str:
 
 
 def table(results: Iterable[Result]) -> str:
-    """Print what each came to."""
-    lines = ["| | rate | participants | everyone | adapted | adapted to an average | then alone |"]
+    """Print what each came to, of several seeds mean and deviation."""
+    lines = ["| | rates | participants | everyone | adapted | adapted to an average | then alone |"]
     lines.append("| --- " * 7 + "|")
+    runs: dict[str, list[Result]] = {}
     for result in results:
-        last = result.points[-1]
-        figures = [result.participants, last["everyone"], last["adapted"], result.averaged, result.at_home]
-        cells = ["" if figure is None else f"{figure:.1f}" for figure in figures]
-        lines.append(f"| {called(result)} | {result.rate:g} | " + " | ".join(cells) + " |")
+        runs.setdefault(called(result), []).append(result)
+    for name, own in runs.items():
+        rates = ", ".join(dict.fromkeys(f"{result.rate:g}" for result in own))
+        figures: list[list[float | None]] = [
+            [result.participants for result in own],
+            [result.points[-1]["everyone"] for result in own],
+            [result.points[-1]["adapted"] for result in own],
+            [result.averaged for result in own],
+            [result.at_home for result in own],
+        ]
+        lines.append(f"| {name} | {rates} | " + " | ".join(map(mean, figures)) + " |")
     return "\n".join(lines)
 
 
-def picture(results: Iterable[Result], path: Path) -> None:
-    """Draw everyone, adapted and not, over the rounds."""
+def mean(figures: list[float | None]) -> str:
+    """Print the mean of what there is, and the deviation."""
+    known = [figure for figure in figures if figure is not None]
+    deviation = f" ± {stdev(known):.1f}" if len(known) > 1 else ""
+    return f"{fmean(known):.1f}{deviation}" if known else ""
+
+
+def picture(results: list[Result], path: Path) -> None:
+    """Draw everyone, adapted and not, over the rounds, with the first seed."""
+    seed = min(result.seed for result in results)
+    drawn = [one for one in results if one.method in DRAWN and not one.tau and one.seed == seed]
     panels = [
         Panel(
             title,
             [
                 Curve(
-                    called(result),
+                    result.method,
                     [point["round"] for point in result.points],
                     [point[figure] for point in result.points],
                     "-" if result.method.startswith("PFLEGO") else "--",
                 )
-                for result in results
-                if not result.tau
+                for result in sorted(drawn, key=lambda one: DRAWN.index(one.method))
             ],
             "round",
             "test accuracy, %",
