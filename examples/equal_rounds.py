@@ -1,17 +1,19 @@
 """Equal rounds, passes and bytes: how far does each method come in 200 rounds of one pass each way?
 
     PFLEGO_DATA=... OMP_NUM_THREADS=1 python examples/equal_rounds.py --out docs/equal-rounds.json
+    python examples/equal_rounds.py --methods "" --seeds 1,2,3 --out docs/equal-rounds.json --picture equal-rounds.png
     python examples/equal_rounds.py --data digits --classes 2 --clients 20 --participation 5 --rounds 8
 
 PFLEGO's heads have their defaults, whatever the data: own and common ones, by one joint step per round or by
 mini-batches of 32; the common ones also with a rate that was searched for. Rivals take mini-batches of 32 for one
 epoch, and their main rate is chosen by `pflego compare`'s search, on held-out training data and with the first seed;
-seeds that are added later have the rate that it found. FedAdam's clients are tried at two rates. Three figures, in per
-cent: the participants' test accuracy, the mean over the last ten rounds; everyone's after the last; and everyone's once
-they have adapted. Other methods can be given as `pflego compare` spells variants.
+seeds that are added later have the rate that it found. Three figures, in per cent: the participants' test accuracy, the
+mean over the last ten rounds; everyone's after the last; and everyone's once they have adapted. Other methods can be
+given as `pflego compare` spells variants.
 
-Keeps the figures as JSON, draws the first seed's beside it and prints the table of docs/results.md. What the file holds
-already is not trained again, and an interrupted run goes on in its folder.
+Keeps the figures as JSON and prints a table of each, of several seeds mean and deviation; of FedAdam, whose clients are
+tried at two rates, the better. What the file holds already is not trained again, and an interrupted run goes on in its
+folder.
 """
 
 from __future__ import annotations
@@ -50,21 +52,20 @@ METHODS = {
     "Ditto": f"ditto+{BATCHES}",
     "alone": f"local+{BATCHES}",
 }
-DRAWN = {  # what a row of the picture shows: the better of these methods
-    "PFLEGO, common head, mini-batches": ["PFLEGO, common head, mini-batches"],
-    "PFLEGO, common head": ["PFLEGO, common head"],
-    "PFLEGO, own heads, mini-batches": ["PFLEGO, mini-batches"],
-    "PFLEGO, own heads": ["PFLEGO"],
-    "FedAdam": ["FedAdam, clients at 0.1", "FedAdam, clients at 0.03"],
-    **{name: [name] for name in ("FedAvg", "FedBabu", "Ditto", "FedPer", "FedRep", "alone")},
-}
+FEDADAM = ("FedAdam, clients at 0.1", "FedAdam, clients at 0.03")
+DRAWN = [
+    "PFLEGO, common head, mini-batches",
+    "PFLEGO, common head",
+    "PFLEGO, mini-batches",
+    "PFLEGO",
+    *("FedAdam", "FedAvg", "FedBabu", "Ditto", "FedPer", "FedRep", "alone"),
+]
 COLUMNS = 3  # of panels
 FIGURES = ("participants", "everyone", "adapted")
+Row = dict[str, Any]
 
 
-def row_of(
-    entry: Entry, method: str, data: str, classes: int, known: dict[str, float] | None
-) -> dict[str, Any]:
+def row_of(entry: Entry, method: str, data: str, classes: int, known: dict[str, float] | None) -> Row:
     """Give what is kept of a run, with the rate that was searched for, now or with an earlier seed."""
     summary, rate = entry.summary, entry.rate
     figures = (summary.participants, summary.everyone, summary.everyone_adapted)
@@ -79,69 +80,66 @@ def row_of(
     }
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Print participants / everyone / everyone adapted; of several seeds mean, deviation, and how many they are."""
-    cells: dict[tuple[str, int, int], dict[str, list[dict[str, Any]]]] = {}
-    for row in rows:
-        place = row["data"], row["classes"], row["rounds"]
-        cells.setdefault(place, {}).setdefault(row["method"], []).append(row)
-    places = sorted(cells)
-    lines = [
-        "| | " + " | ".join(f"{data}, {classes}, T = {rounds}" for data, classes, rounds in places) + " |"
-    ]
-    lines.append("| --- " * (1 + len(places)) + "|")
-    others = {row["method"] for row in rows} - METHODS.keys()
-    for method in [*METHODS, *sorted(others)]:
-        figures = [_figures(cells[place].get(method, [])) for place in places]
-        lines.append(f"| {method} | " + " | ".join(figures) + " |")
+def federations(rows: Sequence[Row]) -> dict[tuple[str, int], dict[str, list[Row]]]:
+    """Gather the rows of each federation and method. FedAdam: the better of its two, adapted, with the first seed."""
+    found: dict[tuple[str, int], dict[str, list[Row]]] = {}
+    for row in sorted(rows, key=itemgetter("seed")):
+        found.setdefault((row["data"], row["classes"]), {}).setdefault(row["method"], []).append(row)
+    for methods in found.values():
+        if two := [methods.pop(name) for name in FEDADAM if name in methods]:
+            methods["FedAdam"] = max(two, key=lambda own: own[0]["adapted"])
+    order = list(dict.fromkeys(row["data"] for row in rows))
+    return {
+        place: found[place] for place in sorted(found, key=lambda place: (order.index(place[0]), place[1]))
+    }
+
+
+def table(rows: Sequence[Row], figure: str) -> str:
+    """Print a figure of every method in every federation; of several seeds mean, deviation and how many they are."""
+    found = federations(rows)
+    lines = ["| | " + " | ".join(f"{data}, {classes} classes" for data, classes in found) + " |"]
+    lines.append("| --- " * (1 + len(found)) + "|")
+    for method in dict.fromkeys([*DRAWN, *(method for own in found.values() for method in own)]):
+        cells = [[row[figure] for row in own.get(method, [])] for own in found.values()]
+        if any(cells):
+            lines.append(f"| {method} | " + " | ".join(map(_mean, cells)) + " |")
     return "\n".join(lines)
 
 
-def _figures(rows: Sequence[dict[str, Any]]) -> str:
-    if not rows:
+def _mean(values: Sequence[float]) -> str:
+    if not values:
         return "–"
-    if len(rows) == 1:
-        return " / ".join(f"{rows[0][name]:.2f}" for name in FIGURES)
-    several = [[row[name] for row in rows] for name in FIGURES]
-    return " / ".join(f"{fmean(values):.2f} ± {stdev(values):.2f}" for values in several) + f" ({len(rows)})"
+    several = f" ± {stdev(values):.2f} ({len(values)})" if len(values) > 1 else ""
+    return f"{fmean(values):.2f}{several}"
 
 
-def picture(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw everyone's accuracy with the first seed, one panel per federation; of none of the methods no picture."""
-    seed = min(row["seed"] for row in rows)
-    federations: dict[str, dict[int, list[dict[str, Any]]]] = {}
-    for row in rows:
-        if row["seed"] == seed and any(row["method"] in methods for methods in DRAWN.values()):
-            federations.setdefault(row["data"], {}).setdefault(row["classes"], []).append(row)
-    panels = [
-        (f"{data}, {classes} classes per client", own)
-        for data, cells in federations.items()
-        for classes, own in sorted(cells.items())
-    ]
-    if not panels:
-        return
-    with drawing(path, len(panels), columns=COLUMNS) as (_, axes):
-        for number, (axis, (title, own)) in enumerate(zip(axes, panels, strict=True)):
-            _dots(axis, own)
-            axis.set(title=title, xlabel="everyone, %: ● adapted, ○ as they are")
+def picture(rows: Sequence[Row], path: Path) -> None:
+    """Draw everyone's accuracy, one panel per federation."""
+    found = federations(rows)
+    with drawing(path, len(found), columns=COLUMNS) as (_, axes):
+        for number, (axis, ((data, classes), methods)) in enumerate(zip(axes, found.items(), strict=True)):
+            _dots(axis, {name: own for name, own in methods.items() if name in DRAWN})
+            axis.set(title=f"{data}, {classes} classes per client")
+            axis.set(xlabel="everyone, %: ● adapted, ○ as they are")
             axis.set_yticks(range(len(DRAWN)), DRAWN if number % COLUMNS == 0 else [""] * len(DRAWN))
 
 
-def _dots(axis: Axes, rows: Sequence[dict[str, Any]]) -> None:
-    """Draw a dot and a ring per method; rings far to the left of all dots are pointed at."""
-    shown = {}
-    for place, methods in enumerate(DRAWN.values()):
-        if own := [row for row in rows if row["method"] in methods]:
-            shown[place] = max(own, key=itemgetter("adapted"))
-    lowest = min(row["adapted"] for row in shown.values())
-    highest = max(row[figure] for row in shown.values() for figure in ("adapted", "everyone"))
-    margin = 0.08 * (highest - lowest) or 1.0
-    for place, row in shown.items():
-        colour = "C0" if row["method"].startswith("PFLEGO") else "C7"
-        ring, mark = max((row["everyone"], "o"), (lowest - margin, "<"))
-        axis.plot(ring, place, mark, color=colour, markerfacecolor="white", clip_on=False)
-        axis.plot(row["adapted"], place, "o", color=colour)
-    axis.set(xlim=(lowest - margin, highest + margin), ylim=(len(DRAWN) - 0.5, -0.5))
+def _dots(axis: Axes, methods: dict[str, list[Row]]) -> None:
+    """Draw a dot and a ring per method, and how far seeds lie apart; rings far to the left are pointed at."""
+    found = {
+        name: [[row[figure] for row in own] for figure in ("adapted", "everyone")]
+        for name, own in methods.items()
+    }
+    left = min(fmean(adapted) for adapted, _ in found.values())
+    right = max(figure for both in found.values() for figures in both for figure in figures)
+    margin = 0.08 * (right - left) or 1.0
+    for name, (adapted, everyone) in found.items():
+        colour, place = "C0" if name.startswith("PFLEGO") else "C7", DRAWN.index(name)
+        axis.plot([min(adapted), max(adapted)], [place, place], color=colour)
+        axis.plot(fmean(adapted), place, "o", color=colour)
+        ring, mark = max((fmean(everyone), "o"), (left - margin, "<"))
+        axis.plot(ring, place, mark, color=colour, markerfacecolor="none", clip_on=False)
+    axis.set(xlim=(left - margin, right + margin), ylim=(len(DRAWN) - 0.5, -0.5))
 
 
 def main() -> None:
@@ -159,9 +157,10 @@ def main() -> None:
     )
     parser.add_argument("--methods", default=";".join(METHODS), help="separated by semicolons; or variants")
     parser.add_argument("--folder", type=Path, default=Path("runs/equal-rounds"), help="of the runs")
+    parser.add_argument("--picture", type=Path, help="draw what the seeds came to into this file")
     parser.add_argument("--out", type=Path, default=Path("runs/equal-rounds.json"))
     given = parser.parse_args()
-    found: ResultsFile[dict[str, Any]] = ResultsFile(given.out, "data", "classes", "method", "seed", "rounds")
+    found: ResultsFile[Row] = ResultsFile(given.out, "data", "classes", "method", "seed", "rounds")
     seeds = [int(seed) for seed in given.seeds.split(",")]
     for data in given.data.split(","):
         for classes in map(int, given.classes.split(",")):
@@ -173,7 +172,7 @@ def main() -> None:
                 "rounds": given.rounds,
                 "evaluate_every": 0,
             }
-            for method in given.methods.split(";"):
+            for method in filter(None, given.methods.split(";")):
                 new = [s for s in seeds if (data, classes, method, s, given.rounds) not in found]
                 if not new:
                     continue
@@ -184,8 +183,11 @@ def main() -> None:
                 folder = given.folder / f"{data}-{classes}-{given.rounds}"
                 for entry in compare(settings, [variant], new, folder, progress=False):
                     print(found.add(row_of(entry, method, data, classes, known)), flush=True)
-    picture(found.rows, given.out.with_suffix(".png"))
-    print(table([row for row in found if row["seed"] in seeds]))
+    shown = [row for row in found if row["seed"] in seeds]
+    for figure in FIGURES:
+        print(f"{figure}\n{table(shown, figure)}")
+    if given.picture:
+        picture(shown, given.picture)
 
 
 if __name__ == "__main__":

@@ -202,9 +202,9 @@ def test_methods_with_the_same_rounds_are_kept_and_not_trained_twice(
     assert kept[0]["rate"] is None
     assert kept[2]["rate"] == kept[3]["rate"] != {}
     everyone = [kept[0]["everyone"], kept[1]["everyone"]]
-    assert f"/ {np.mean(everyone):.2f} ± {np.std(everyone, ddof=1):.2f} /" in first
-    assert is_picture(out.with_suffix(".png"))
-    assert play() == first[first.index("| |") :]
+    assert f"| {ours} | {np.mean(everyone):.2f} ± {np.std(everyone, ddof=1):.2f} (2) |" in first
+    assert play("--picture", tmp_path / "found.png") == first[first.index("participants\n") :]
+    assert is_picture(tmp_path / "found.png")
     assert json.loads(out.read_text()) == kept
     known = {"client_lr": 0.0123}
     out.write_text(json.dumps([{**row, "rate": known} if row["method"] == rival else row for row in kept]))
