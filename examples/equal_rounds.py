@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -81,13 +80,13 @@ def row_of(entry: Entry, method: str, data: str, classes: int, known: dict[str, 
 
 
 def federations(rows: Sequence[Row]) -> dict[tuple[str, int], dict[str, list[Row]]]:
-    """Gather the rows of each federation and method. FedAdam: the better of its two, adapted, with the first seed."""
+    """Gather the rows of each federation and method. FedAdam: the better of its two, by the mean once adapted."""
     found: dict[tuple[str, int], dict[str, list[Row]]] = {}
-    for row in sorted(rows, key=itemgetter("seed")):
+    for row in rows:
         found.setdefault((row["data"], row["classes"]), {}).setdefault(row["method"], []).append(row)
     for methods in found.values():
         if two := [methods.pop(name) for name in FEDADAM if name in methods]:
-            methods["FedAdam"] = max(two, key=lambda own: own[0]["adapted"])
+            methods["FedAdam"] = max(two, key=lambda own: fmean(row["adapted"] for row in own))
     order = list(dict.fromkeys(row["data"] for row in rows))
     return {
         place: found[place] for place in sorted(found, key=lambda place: (order.index(place[0]), place[1]))

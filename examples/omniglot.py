@@ -5,11 +5,12 @@
 
 Every fifth alphabet, its drawings as they are, without rotations, so that no drawing is on both sides of the split; two
 alphabets take part in a round. Each method tries three values of its main rate for a fifth of the rounds, on a fifth of
-the training data held out, up to two more where the best is the first or the last, and is trained with the best. Three
-figures, in per cent: the participants' test accuracy, the mean over the last tenth of the rounds; everyone's, with the
-heads they had when they took part last; and everyone's once they have adapted to the backbone as it is. For PFLEGO's
-variants also everyone's, adapted to an average of the backbone over the rounds; and for all of them, once everyone has
-gone on alone from there, with the whole model, for another 20 epochs by mini-batches.
+the training data held out, up to two more where the best is the first or the last, and is trained with the best. PFLEGO
+and FedRecon are also trained as they come, at their default rates. Three figures, in per cent: the participants' test
+accuracy, the mean over the last tenth of the rounds; everyone's, with the heads they had when they took part last; and
+everyone's once they have adapted to the backbone as it is. For PFLEGO's variants also everyone's, adapted to an average
+of the backbone over the rounds; and for all of them, once everyone has gone on alone from there, with the whole model,
+for another 20 epochs by mini-batches.
 
 Keeps the curves as JSON, draws them beside it and prints the table. What the file holds already is not trained again.
 """
@@ -47,6 +48,7 @@ BATCHES: dict[str, Any] = {"epochs": 1, "batch_size": 32, "client_lr": 0.1}
 AT_HOME = pflego.Local(**(BATCHES | {"epochs": 20}))  # at the rate that learning alone chooses
 METHODS: dict[str, Algorithm] = {
     "PFLEGO": pflego.PFLEGO(),
+    "PFLEGO, as it comes": pflego.PFLEGO(),
     "PFLEGO, clients at 1/L": pflego.PFLEGO(client_lr="auto"),
     "PFLEGO, clients at 0.01": pflego.PFLEGO(client_lr=0.01),
     "PFLEGO, mini-batches": pflego.PFLEGO(batch_size=32),
@@ -58,14 +60,15 @@ METHODS: dict[str, Algorithm] = {
     ),
     "PFLEGO, solved": pflego.PFLEGO(head_optimizer="solve"),
     "FedRecon": pflego.FedRecon(),
+    "FedRecon, as it comes": pflego.FedRecon(),
     "FedRecon, clients at 1/L": pflego.FedRecon(client_lr="auto"),
     "FedRecon, clients at 0.01": pflego.FedRecon(client_lr=0.01),
     "FedPer": pflego.FedPer(**BATCHES),
     "FedAvg": pflego.FedAvg(**BATCHES),
     "Local": pflego.Local(**BATCHES),
 }
-
-DRAWN = (  # the others vary the rate of the head's steps
+AS_IT_COMES = "as it comes"  # at its default rates, without a search
+DRAWN = (  # the others vary rates
     "PFLEGO",
     "PFLEGO, mini-batches",
     "PFLEGO, common head",
@@ -164,7 +167,7 @@ class Study:
         algorithm = METHODS[method]
         if tau:
             algorithm = replace(algorithm, steps=tau)  # type: ignore[call-arg]  # PFLEGO and FedRecon have it
-        best, tried = self.search(algorithm, rounds)
+        best, tried = (algorithm, []) if method.endswith(AS_IT_COMES) else self.search(algorithm, rounds)
         average = Average()
         run = self.train(best, rounds, every=max(1, rounds // POINTS), average=average)
         last = [row["participants_accuracy"] or 0.0 for row in run.history[-max(1, rounds // POINTS) :]]
