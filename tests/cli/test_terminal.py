@@ -16,9 +16,10 @@ import pytest
 from rich.table import Table
 
 from pflego.cli import main
-from pflego.cli.console import Console
+from pflego.cli.console import Console, shown
 from pflego.cli.rows import as_csv
 from pflego.cli.terminal import one_line, printable
+from pflego.comparison.tables import Sheet
 from tests.support.cases import often
 
 SOURCES = Path(__file__).parents[2] / "src"
@@ -68,6 +69,17 @@ def test_a_console_keeps_its_own_colours_and_takes_none_from_texts() -> None:
     for command in ("\x1b[5m", "\x1b[7m", "\x1b[8m"):
         assert command not in shown.getvalue()
     assert "row\\x1b" in shown.getvalue()
+
+
+def test_long_names_of_variants_leave_room_for_whole_figures() -> None:
+    out, name = io.StringIO(), "pflego+common_head=true+batch_size=32+head_decay=1"
+    figures = ["91.18 ± 0.32", "91.17 ± 0.31", "90.98 ± 0.96", "57.71 ± 7.43", "0.0013 ± 0.0006"]
+    headings = ["everyone adapted", "everyone", "participants", "behind", "loss"]
+    Console(file=out, width=80).print(shown(Sheet("accuracy, %", headings, {"": [[name, *figures]]})))
+    lines = [line.split("│")[1:-1] for line in out.getvalue().splitlines() if "│" in line]
+    names, *columns = zip(*lines, strict=True)
+    assert "".join(map(str.strip, names)) == name
+    assert [" ".join(map(str.strip, column)).strip() for column in columns] == figures
 
 
 def test_names_in_data_reach_neither_terminal_nor_messages_as_commands(

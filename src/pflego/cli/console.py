@@ -33,7 +33,7 @@ def shown(sheet: Sheet) -> Table:
     """Turn a sheet into what the terminal shows."""
     table = Table(title=sheet.title, title_justify="left", caption_justify="left")
     table.caption = "\n".join(sheet.notes)
-    table.add_column(sheet.rows, no_wrap=True)
+    table.add_column(sheet.rows, overflow="fold")
     for heading in sheet.columns:
         table.add_column(heading, justify="right", overflow="fold")
     for title, rows in sheet.groups.items():
